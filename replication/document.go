@@ -19,9 +19,12 @@ func (e Epoch) String() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// Token identifies one transaction: 16 random bytes. A position that carries another token than the database's commit
+// TokenLen is a Token's length in bytes.
+const TokenLen = 16
+
+// Token identifies one transaction by random bytes. A position that carries another token than the database's commit
 // at that position belongs to a history which the database no longer has.
-type Token [16]byte
+type Token [TokenLen]byte
 
 // Document is what an edge must know about one thing.
 type Document struct {
