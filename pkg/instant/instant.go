@@ -1,0 +1,81 @@
+// Package instant reads and writes points in time as the interface shows them:
+// RFC 3339 in UTC with milliseconds out, any valid ISO 8601 offset in (supplement §1).
+package instant
+
+import (
+	"fmt"
+	"time"
+)
+
+// Layout is the form in which every answer shows a time.
+const Layout = "2006-01-02T15:04:05.000Z"
+
+// Format renders t in UTC with milliseconds.
+func Format(t time.Time) string { return t.UTC().Format(Layout) }
+
+// Append appends the form of Format to b without allocating.
+func Append(b []byte, t time.Time) []byte { return t.UTC().AppendFormat(b, Layout) }
+
+// Time is a time.Time that marshals as Format does. The zero Time marshals as null.
+type Time struct{ time.Time }
+
+// Of wraps t.
+func Of(t time.Time) Time { return Time{t} }
+
+// OfPtr wraps t; nil stays nil.
+func OfPtr(t *time.Time) *Time {
+	if t == nil {
+		return nil
+	}
+	return &Time{*t}
+}
+
+// MarshalJSON implements json.Marshaler.
+func (t Time) MarshalJSON() ([]byte, error) {
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	b := append(make([]byte, 0, len(Layout)+2), '"')
+	return append(Append(b, t.Time), '"'), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler with Parse's forms; null leaves t as it is.
+func (t *Time) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	if len(b) < 2 || b[0] != '"' || b[len(b)-1] != '"' {
+		return fmt.Errorf("time is no string")
+	}
+	parsed, err := Parse(string(b[1 : len(b)-1]))
+	if err != nil {
+		return err
+	}
+	t.Time = parsed
+	return nil
+}
+
+// forms are the ISO 8601 forms accepted: extended and basic offsets, a fraction
+// after '.' or ',' (time.Parse takes both unasked), minutes alone, a date alone.
+var forms = [...]string{
+	time.RFC3339,
+	"2006-01-02T15:04:05Z0700",
+	"2006-01-02T15:04:05Z07",
+	"2006-01-02T15:04Z07:00",
+	"2006-01-02T15:04Z0700",
+	"20060102T150405Z0700",
+	"20060102T150405Z07:00",
+	"2006-01-02",
+}
+
+// Parse reads an ISO 8601 time with an offset, or a date alone, which means its
+// first instant in UTC. A time of day without an offset is refused: nobody can
+// know which instant it means.
+func Parse(s string) (time.Time, error) {
+	for _, form := range forms {
+		if t, err := time.Parse(form, s); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is not an ISO 8601 time with an offset, such as 2026-01-02T03:04:05.678Z", s)
+}

@@ -1,0 +1,148 @@
+// Package jsonbody reads JSON bodies of the write plane and words what is wrong
+// with them. Management endpoints refuse unknown members by name, SDK endpoints
+// ignore them (supplement §1). Every fault is a *problem.Error with the code
+// invalid_body unless the caller's endpoint words it otherwise.
+package jsonbody
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"skerry/pkg/problem"
+)
+
+// Limit is the largest management body in bytes: past it the answer is 413.
+const Limit = 8 << 20
+
+// Invalid is a 400 invalid_body with a message.
+func Invalid(format string, args ...any) *problem.Error {
+	return problem.Newf(problem.Invalid, "invalid_body", format, args...)
+}
+
+// Missing is the fault of an absent member.
+func Missing(member string) *problem.Error { return Invalid("%s is required", member) }
+
+// Read returns the whole body, up to limit bytes, checked to be UTF-8.
+func Read(r *http.Request, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	if err != nil {
+		return nil, Invalid("the body broke off")
+	}
+	if int64(len(body)) > limit {
+		return nil, problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", limit)
+	}
+	if !utf8.Valid(body) {
+		return nil, Invalid("the body is not UTF-8")
+	}
+	return body, nil
+}
+
+// Strict decodes a management body into v, a pointer to a struct: an unknown
+// member, a wrong type and bytes behind the object are refused by name.
+func Strict(r *http.Request, v any) error {
+	body, err := Read(r, Limit)
+	if err != nil {
+		return err
+	}
+	return Unmarshal(body, v, true)
+}
+
+// Lenient decodes an SDK body into v: unknown members are ignored.
+func Lenient(r *http.Request, v any) error {
+	body, err := Read(r, Limit)
+	if err != nil {
+		return err
+	}
+	return Unmarshal(body, v, false)
+}
+
+// Unmarshal decodes an object; strict refuses unknown members.
+func Unmarshal(body []byte, v any, strict bool) error {
+	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) == 0 {
+		return Invalid("the body is empty; a JSON object is expected")
+	} else if trimmed[0] != '{' {
+		return Invalid("the body is not a JSON object")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	if strict {
+		decoder.DisallowUnknownFields()
+	}
+	if err := decoder.Decode(v); err != nil {
+		return worded(err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return Invalid("there are bytes behind the JSON object")
+	}
+	return nil
+}
+
+func worded(err error) *problem.Error {
+	var syntax *json.SyntaxError
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return Invalid("malformed JSON at byte %d", syntax.Offset)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Invalid("malformed JSON: it ends too early")
+	case errors.As(err, &wrongType) && wrongType.Field != "":
+		return Invalid("%s must be %s, not %s", wrongType.Field, typeName(wrongType), wrongType.Value)
+	case strings.HasPrefix(err.Error(), "json: unknown field "):
+		return Invalid("unknown member %s", strings.TrimPrefix(err.Error(), "json: unknown field "))
+	}
+	return Invalid("%s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func typeName(e *json.UnmarshalTypeError) string {
+	switch kind := e.Type.Kind().String(); {
+	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
+		return "an integer"
+	case strings.HasPrefix(kind, "float"):
+		return "a number"
+	case kind == "bool":
+		return "true or false"
+	case kind == "slice", kind == "array":
+		return "an array"
+	case kind == "struct", kind == "map":
+		return "an object"
+	}
+	return "a " + e.Type.Kind().String()
+}
+
+// MergePatch applies an RFC 7396 merge patch: objects merge, null removes, arrays
+// and everything else are replaced. Both are JSON texts; the result is one too.
+func MergePatch(target, patch []byte) ([]byte, error) {
+	var p any
+	if err := json.Unmarshal(patch, &p); err != nil {
+		return nil, fmt.Errorf("read merge patch: %w", err)
+	}
+	members, isObject := p.(map[string]any)
+	if !isObject {
+		return patch, nil
+	}
+	var into map[string]json.RawMessage
+	if json.Unmarshal(target, &into) != nil || into == nil {
+		into = map[string]json.RawMessage{}
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &raw); err != nil {
+		return nil, fmt.Errorf("read merge patch: %w", err)
+	}
+	for name, value := range raw {
+		if members[name] == nil {
+			delete(into, name)
+			continue
+		}
+		merged, err := MergePatch(into[name], value)
+		if err != nil {
+			return nil, err
+		}
+		into[name] = merged
+	}
+	return json.Marshal(into)
+}

@@ -1,0 +1,73 @@
+package jsonbody_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"skerry/pkg/jsonbody"
+	"skerry/pkg/problem"
+)
+
+func TestStrictNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for body, message := range map[string]string{
+		``:                          "the body is empty; a JSON object is expected",
+		`[]`:                        "the body is not a JSON object",
+		`{"name":1}`:                "name must be a string, not number",
+		`{"nome":"a"}`:              `unknown member "nome"`,
+		`{"name":"a"} {}`:           "there are bytes behind the JSON object",
+		`{"name":`:                  "malformed JSON: it ends too early",
+		`{"name":"a",}`:             "malformed JSON at byte 13",
+		`{"settings":{"days":"x"}}`: "settings.days must be an integer, not string",
+		"{\"name\":\"\xff\"}":       "the body is not UTF-8",
+	} {
+		var into struct {
+			Name     string `json:"name"`
+			Settings struct {
+				Days int `json:"days"`
+			} `json:"settings"`
+		}
+		err := jsonbody.Strict(httptest.NewRequest("POST", "/", strings.NewReader(body)), &into)
+		var p *problem.Error
+		if !errors.As(err, &p) || p.Kind != problem.Invalid || p.Code != "invalid_body" || p.Message != message {
+			t.Errorf("%s: %v, want invalid_body: %s", body, err, message)
+		}
+	}
+}
+
+// The cases are the examples of RFC 7396, appendix A.
+func TestMergePatchFollowsRFC7396(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][3]string{
+		{`{"a":"b"}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"b"}`, `{"b":"c"}`, `{"a":"b","b":"c"}`},
+		{`{"a":"b"}`, `{"a":null}`, `{}`},
+		{`{"a":"b","b":"c"}`, `{"a":null}`, `{"b":"c"}`},
+		{`{"a":["b"]}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"c"}`, `{"a":["b"]}`, `{"a":["b"]}`},
+		{`{"a":{"b":"c"}}`, `{"a":{"b":"d","c":null}}`, `{"a":{"b":"d"}}`},
+		{`{"a":[{"b":"c"}]}`, `{"a":[1]}`, `{"a":[1]}`},
+		{`["a","b"]`, `["c","d"]`, `["c","d"]`},
+		{`{"a":"b"}`, `["c"]`, `["c"]`},
+		{`{"a":"foo"}`, `null`, `null`},
+		{`{"a":"foo"}`, `"bar"`, `"bar"`},
+		{`{"e":null}`, `{"a":1}`, `{"e":null,"a":1}`},
+		{`[1,2]`, `{"a":"b","c":null}`, `{"a":"b"}`},
+		{`{}`, `{"a":{"bb":{"ccc":null}}}`, `{"a":{"bb":{}}}`},
+	} {
+		got, err := jsonbody.MergePatch([]byte(c[0]), []byte(c[1]))
+		if err != nil {
+			t.Fatalf("%s + %s: %v", c[0], c[1], err)
+		}
+		var have, want any
+		_ = json.Unmarshal(got, &have)
+		_ = json.Unmarshal([]byte(c[2]), &want)
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("%s + %s = %s, want %s", c[0], c[1], got, c[2])
+		}
+	}
+}

@@ -1,0 +1,233 @@
+// Package commit is the transaction in which modules meet.
+//
+// A module that changes something does not write audit entries, webhook deliveries
+// or documents itself: it hands them to the Tx it works in. When its function
+// returns, they are flushed last and always in the same order: the audit chains,
+// then deliveries, then documents lane by lane. So no two mutations can deadlock
+// over them, the contended rows are locked for the shortest time, and a change, its
+// trace and its effects are stored together or not at all.
+//
+// Positions are allotted under the lane's row lock, which is held to the commit:
+// position order is commit order. A plain sequence would not do: a follower that has
+// seen 8 would skip a 7 that commits later.
+package commit
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/pkg/problem"
+	"skerry/replication"
+)
+
+// Channel is what the publisher listens on.
+const Channel = "skerry_state"
+
+// Actor is who changes something: a user's id and email, or a pseudo-actor such as
+// "system:halt-webhook" without one.
+type Actor struct{ ID, Email string }
+
+// Origin is where a mutation comes from; it becomes the audit entry's metadata.
+type Origin struct {
+	Actor     Actor
+	RequestID string
+	IP        string
+	UserAgent string
+}
+
+// Entry is one audit entry to be written (specification, Audit entry). Before and
+// After are the bare resource as the API shows it, nil where there is none; secrets
+// must not be in them.
+type Entry struct {
+	OrganizationID string
+	ProjectID      string // empty: the organization's own
+	Actor          Actor  // zero: the transaction's Origin.Actor
+	Action         string
+	ResourceType   string
+	ResourceID     string
+	Before, After  any
+	Metadata       map[string]any // joins request_id, ip and user_agent of the Origin
+}
+
+// Event is one outbound webhook event to be delivered to whoever subscribed
+// (specification, Events). Data is the envelope's `data`.
+type Event struct {
+	Name           string
+	OrganizationID string
+	ProjectID      string
+	Environment    string // empty where the event has none
+	Data           any
+}
+
+// StoredEntry is an entry as the audit module stored it, for the webhook stream of
+// audit entries.
+type StoredEntry struct {
+	OrganizationID string
+	ProjectID      string
+	Body           json.RawMessage // the entry as the API shows it
+}
+
+// Sinks are the modules that keep what a transaction hands over. Each writes inside
+// the given transaction and nowhere else.
+type Sinks struct {
+	Audit      func(ctx context.Context, tx pgx.Tx, origin Origin, entries []Entry) ([]StoredEntry, error)
+	Deliveries func(ctx context.Context, tx pgx.Tx, events []Event, entries []StoredEntry) error
+}
+
+// Store opens transactions.
+type Store struct {
+	pool  *pgxpool.Pool
+	sinks Sinks
+}
+
+// New returns a Store on the application's pool.
+func New(pool *pgxpool.Pool, sinks Sinks) *Store { return &Store{pool: pool, sinks: sinks} }
+
+// Pool is the application's pool, for reads outside any mutation.
+func (s *Store) Pool() *pgxpool.Pool { return s.pool }
+
+// Tx is a transaction that collects what has to be flushed with it.
+type Tx struct {
+	pgx.Tx
+	Origin Origin
+
+	entries   []Entry
+	events    []Event
+	documents [replication.Lanes][]document
+	after     []func()
+}
+
+type document struct {
+	subject replication.Subject
+	body    []byte
+}
+
+// InTx runs fn and flushes what it handed over; everything is committed together or
+// nothing is. Functions given to AfterCommit run after a successful commit.
+func (s *Store) InTx(ctx context.Context, origin Origin, fn func(tx *Tx) error) error {
+	var collected *Tx
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		collected = &Tx{Tx: tx, Origin: origin}
+		if err := fn(collected); err != nil {
+			return err
+		}
+		return s.flush(ctx, collected)
+	})
+	if err != nil {
+		return err
+	}
+	for _, f := range collected.after {
+		f()
+	}
+	return nil
+}
+
+// Audit hands over one audit entry.
+func (tx *Tx) Audit(e Entry) {
+	if e.Actor == (Actor{}) {
+		e.Actor = tx.Origin.Actor
+	}
+	tx.entries = append(tx.entries, e)
+}
+
+// Emit hands over one outbound event.
+func (tx *Tx) Emit(e Event) { tx.events = append(tx.events, e) }
+
+// AfterCommit runs f once the transaction is committed; f must not block.
+func (tx *Tx) AfterCommit(f func()) { tx.after = append(tx.after, f) }
+
+// Put hands over a document: body is marshalled as JSON. The lane is the subject's
+// own. A second Put or Delete of the subject in one transaction replaces the first.
+// The error is a 400 too_large when the body is larger than a document may be.
+func (tx *Tx) Put(subject replication.Subject, body any) error {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("marshal document %s: %w", subject, err)
+	}
+	if len(raw) > replication.MaxBody {
+		return problem.Newf(problem.Invalid, "too_large",
+			"what edges have to know of it takes %d bytes; at most %d are possible", len(raw), replication.MaxBody)
+	}
+	tx.put(subject, raw)
+	return nil
+}
+
+// Delete hands over a tombstone.
+func (tx *Tx) Delete(subject replication.Subject) { tx.put(subject, nil) }
+
+func (tx *Tx) put(subject replication.Subject, body []byte) {
+	lane := &tx.documents[subject.Lane()]
+	for i := range *lane {
+		if (*lane)[i].subject == subject {
+			(*lane)[i].body = body
+			return
+		}
+	}
+	*lane = append(*lane, document{subject, body})
+}
+
+func (s *Store) flush(ctx context.Context, tx *Tx) error {
+	var stored []StoredEntry
+	if len(tx.entries) > 0 {
+		// Chain heads are locked in the organizations' order.
+		slices.SortStableFunc(tx.entries, func(a, b Entry) int { return cmp.Compare(a.OrganizationID, b.OrganizationID) })
+		var err error
+		if stored, err = s.sinks.Audit(ctx, tx.Tx, tx.Origin, tx.entries); err != nil {
+			return fmt.Errorf("append audit entries: %w", err)
+		}
+	}
+	if len(tx.events) > 0 || len(stored) > 0 {
+		if err := s.sinks.Deliveries(ctx, tx.Tx, tx.events, stored); err != nil {
+			return fmt.Errorf("enqueue deliveries: %w", err)
+		}
+	}
+	for lane := range tx.documents {
+		if err := flushLane(ctx, tx, replication.Lane(lane), tx.documents[lane]); err != nil {
+			return fmt.Errorf("write %s documents: %w", replication.Lane(lane), err)
+		}
+	}
+	return nil
+}
+
+// flushLane writes a lane's documents in one round trip: the row lock on the lane,
+// the positions, the documents in order of subject, the commit's token, the wake-up.
+const flushLaneSQL = `
+WITH head AS (
+	UPDATE lanes SET position = position + cardinality($2::text[]) WHERE lane = $1 RETURNING position
+), written AS (
+	INSERT INTO documents (subject, lane, position, tx_first, tx_last, commit_token, body, changed_at)
+	SELECT d.subject, $1, head.position - cardinality($2::text[]) + d.ordinal,
+	       head.position - cardinality($2::text[]) + 1, head.position, $4, d.body, $5
+	FROM head, unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS d (subject, body, ordinal)
+	ORDER BY d.ordinal
+	ON CONFLICT (subject) DO UPDATE SET
+		position = excluded.position, tx_first = excluded.tx_first, tx_last = excluded.tx_last,
+		commit_token = excluded.commit_token, body = excluded.body, changed_at = excluded.changed_at
+), recorded AS (
+	INSERT INTO commits (lane, position, token, at) SELECT $1, head.position, $4, $5 FROM head
+)
+SELECT pg_notify('` + Channel + `', '')`
+
+func flushLane(ctx context.Context, tx *Tx, lane replication.Lane, documents []document) error {
+	if len(documents) == 0 {
+		return nil
+	}
+	slices.SortFunc(documents, func(a, b document) int { return cmp.Compare(a.subject, b.subject) })
+	subjects := make([]string, len(documents))
+	bodies := make([][]byte, len(documents))
+	for i, d := range documents {
+		subjects[i], bodies[i] = string(d.subject), d.body
+	}
+	token := make([]byte, replication.TokenLen)
+	_, _ = rand.Read(token) // never fails, it ends the process instead
+	_, err := tx.Exec(ctx, flushLaneSQL, int16(lane), subjects, bodies, token, time.Now())
+	return err
+}

@@ -1,0 +1,2 @@
+-- access
+SELECT 1;

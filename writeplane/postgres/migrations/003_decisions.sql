@@ -1,0 +1,2 @@
+-- decisions
+SELECT 1;

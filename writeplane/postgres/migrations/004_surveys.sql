@@ -1,0 +1,2 @@
+-- surveys
+SELECT 1;

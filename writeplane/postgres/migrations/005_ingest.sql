@@ -1,0 +1,2 @@
+-- ingest
+SELECT 1;

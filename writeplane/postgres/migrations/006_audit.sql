@@ -1,0 +1,2 @@
+-- audit
+SELECT 1;

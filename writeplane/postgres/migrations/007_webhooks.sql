@@ -1,0 +1,2 @@
+-- webhooks
+SELECT 1;

@@ -1,0 +1,2 @@
+-- symbols
+SELECT 1;

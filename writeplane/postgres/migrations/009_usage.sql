@@ -1,0 +1,2 @@
+-- usage
+SELECT 1;
