@@ -1,0 +1,230 @@
+// Package natsserver runs a NATS server with JetStream inside the program:
+// for `skerry up`, for tests and for benchmarks alike.
+//
+// It promises: the server listens on 127.0.0.1 only, admits only holders of
+// the random token in its URL, keeps its streams in Config.Dir over restarts,
+// and refuses a folder that another process uses. It installs no signal
+// handlers and never ends the program.
+//
+// It is one node: no cluster, no TLS. Real deployments run NATS themselves.
+package natsserver
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Config says where and how to run the server.
+type Config struct {
+	// Dir holds the streams, the token and the lock. It is made (0700) when
+	// absent.
+	Dir string
+	// Port on 127.0.0.1; 0 picks a free one.
+	Port int
+	// SyncAlways syncs every stored message before it is acknowledged: safe
+	// against a crash of the machine, and some hundred times slower.
+	SyncAlways bool
+	// SyncInterval is how often streams are synced otherwise. 0 means NATS'
+	// own 2 minutes.
+	SyncInterval time.Duration
+	// MaxPayload in bytes; 0 means 4 MiB.
+	MaxPayload int32
+	// MaxStore bounds all streams together, in bytes; 0 means three quarters
+	// of the disk's free space.
+	MaxStore int64
+	// ReadyTimeout bounds the start, recovery of the streams included.
+	// 0 means 30 s.
+	ReadyTimeout time.Duration
+	// Log receives warnings and errors. Nil discards them.
+	Log *slog.Logger
+}
+
+// Validate names the field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Dir == "":
+		return errors.New("natsserver: Dir is required")
+	case c.Port < 0 || c.Port > 65535:
+		return fmt.Errorf("natsserver: Port %d is out of range", c.Port)
+	case c.MaxPayload < 0:
+		return fmt.Errorf("natsserver: MaxPayload %d is negative", c.MaxPayload)
+	}
+	return nil
+}
+
+// Server is a running server.
+type Server struct {
+	ns   *server.Server
+	lock *os.File
+	url  string
+	stop sync.Once
+}
+
+// Start returns when the server takes connections and its streams are
+// recovered.
+func Start(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.MaxPayload == 0 {
+		cfg.MaxPayload = 4 << 20
+	}
+	if cfg.ReadyTimeout == 0 {
+		cfg.ReadyTimeout = 30 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{lock: lock}
+	if err := s.start(cfg); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) start(cfg Config) error {
+	token, err := ownToken(filepath.Join(cfg.Dir, "token"))
+	if err != nil {
+		return err
+	}
+	opts := &server.Options{
+		ServerName:             "skerry",
+		Host:                   "127.0.0.1",
+		Port:                   cfg.Port,
+		Authorization:          token,
+		JetStream:              true,
+		StoreDir:               cfg.Dir,
+		SyncAlways:             cfg.SyncAlways,
+		SyncInterval:           cfg.SyncInterval,
+		JetStreamMaxStore:      cfg.MaxStore,
+		MaxPayload:             cfg.MaxPayload,
+		NoSigs:                 true,
+		DisableJetStreamBanner: true,
+	}
+	if cfg.Port == 0 {
+		opts.Port = server.RANDOM_PORT
+	}
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		return fmt.Errorf("set up nats: %w", err)
+	}
+	words := &logger{log: cfg.Log}
+	ns.SetLogger(words, false, false)
+	ns.Start()
+	s.ns = ns
+	if !ns.ReadyForConnections(cfg.ReadyTimeout) || !ns.JetStreamEnabled() {
+		s.shutdown()
+		if said := words.lastFault(); said != "" {
+			return fmt.Errorf("start nats on %s: %s", cfg.Dir, said)
+		}
+		return fmt.Errorf("start nats on %s: not ready after %s", cfg.Dir, cfg.ReadyTimeout)
+	}
+	s.url = "nats://" + token + "@" + ns.Addr().String()
+	return nil
+}
+
+// URL is what clients connect to, token included.
+func (s *Server) URL() string { return s.url }
+
+// Port is the port on 127.0.0.1.
+func (s *Server) Port() int {
+	_, port, _ := strings.Cut(s.url[strings.LastIndexByte(s.url, '@')+1:], ":")
+	n, _ := strconv.Atoi(port)
+	return n
+}
+
+// Stop closes every connection, syncs the streams and releases the folder.
+// It may be called again.
+func (s *Server) Stop() {
+	s.stop.Do(func() {
+		s.shutdown()
+		s.lock.Close()
+	})
+}
+
+func (s *Server) shutdown() {
+	s.ns.Shutdown()
+	s.ns.WaitForShutdown()
+}
+
+// ownToken keeps one token per folder, so that a URL holds over restarts.
+func ownToken(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err == nil && len(strings.TrimSpace(string(raw))) > 0 {
+		return strings.TrimSpace(string(raw)), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	token := rand.Text()
+	draft := path + ".new"
+	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return token, os.Rename(draft, path)
+}
+
+// lockDir keeps two servers off one store, which NATS itself does not.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s is in use by another process", dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// logger hands the server's warnings and errors to slog and keeps the last
+// fault, which is all a failed start leaves behind.
+type logger struct {
+	log   *slog.Logger
+	mu    sync.Mutex
+	fault string
+}
+
+func (l *logger) Noticef(format string, v ...any) { l.log.Debug("nats: " + fmt.Sprintf(format, v...)) }
+func (l *logger) Warnf(format string, v ...any)   { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
+func (l *logger) Errorf(format string, v ...any)  { l.keep(format, v...) }
+func (l *logger) Fatalf(format string, v ...any)  { l.keep(format, v...) }
+func (l *logger) Debugf(string, ...any)           {}
+func (l *logger) Tracef(string, ...any)           {}
+
+func (l *logger) keep(format string, v ...any) {
+	said := fmt.Sprintf(format, v...)
+	l.mu.Lock()
+	l.fault = said
+	l.mu.Unlock()
+	l.log.Error("nats: " + said)
+}
+
+func (l *logger) lastFault() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fault
+}

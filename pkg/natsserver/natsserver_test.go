@@ -1,0 +1,92 @@
+package natsserver_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"skerry/pkg/natsserver"
+	"skerry/pkg/natsserver/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStreamsAndURLHoldOverRestart(t *testing.T) {
+	t.Parallel()
+	s := natstest.New(t)
+	js := s.JetStream(t)
+	cfg := jetstream.StreamConfig{Name: "KEPT", Subjects: []string{"kept.>"}}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, 1<<20)
+	if _, err := js.Publish(t.Context(), "kept.one", body); err != nil {
+		t.Fatalf("publish 1 MiB: %v", err)
+	}
+	url := s.URL
+	s.Stop()
+	s.Start()
+	if s.URL != url {
+		t.Errorf("URL after restart %q, was %q", s.URL, url)
+	}
+	stream, err := s.JetStream(t).Stream(t.Context(), "KEPT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 1 {
+		t.Errorf("messages after restart: %d, want 1", n)
+	}
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	t.Parallel()
+	s := natstest.New(t)
+	_, address, _ := strings.Cut(s.URL, "@")
+	if nc, err := nats.Connect("nats://" + address); err == nil {
+		nc.Close()
+		t.Fatal("a connection without the token was admitted")
+	}
+}
+
+func TestSecondServerOnTheSameFolderIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := natsserver.Start(natsserver.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	want := dir + " is in use by another process"
+	if _, err := natsserver.Start(natsserver.Config{Dir: dir}); err == nil || err.Error() != want {
+		t.Fatalf("second start: %v, want %q", err, want)
+	}
+}
+
+func TestTakenPortIsSaid(t *testing.T) {
+	t.Parallel()
+	s, err := natsserver.Start(natsserver.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	_, err = natsserver.Start(natsserver.Config{Dir: t.TempDir(), Port: s.Port(), ReadyTimeout: 2e9})
+	if err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Fatalf("start on a taken port: %v", err)
+	}
+}
+
+func TestConfigNamesTheWrongField(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]natsserver.Config{
+		"Dir":        {},
+		"Port":       {Dir: "x", Port: -1},
+		"MaxPayload": {Dir: "x", MaxPayload: -1},
+	} {
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Validate: %v, want it to name %s", err, want)
+		}
+	}
+}
