@@ -67,8 +67,13 @@ func migrateJobs(ctx context.Context, rawURL string) error {
 		return fmt.Errorf("migrate job tables: %w", err)
 	}
 	_, err = pool.Exec(ctx, `
-		GRANT SELECT, INSERT, UPDATE, DELETE ON river_job, river_leader, river_queue, river_client, river_client_queue TO skerry_app;
-		GRANT SELECT ON river_migration TO skerry_app;
+		DO $$
+		DECLARE job_table text;
+		BEGIN
+			FOR job_table IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename LIKE 'river\_%' LOOP
+				EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %I TO skerry_app', job_table);
+			END LOOP;
+		END $$;
 		GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO skerry_app`)
 	if err != nil {
 		return fmt.Errorf("grant job tables: %w", err)

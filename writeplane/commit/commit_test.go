@@ -1,0 +1,196 @@
+package commit_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/problem"
+	"skerry/replication"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+const project = "0198c000-0000-7000-8000-000000000001"
+
+func flag(key string) replication.Subject { return replication.FlagSubject(project, "live", key) }
+
+type row struct {
+	Subject            string
+	Position           int64
+	TxFirst, TxLast    int64
+	Body               []byte
+	MatchesCommitToken bool
+}
+
+func documents(t *testing.T, db *postgres.DB) []row {
+	t.Helper()
+	rows, err := db.App.Query(t.Context(), `
+		SELECT d.subject, d.position, d.tx_first, d.tx_last, d.body,
+		       EXISTS (SELECT FROM commits c WHERE c.lane = d.lane AND c.position = d.tx_last AND c.token = d.commit_token)
+		FROM documents d ORDER BY lane, position`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestDocumentsOfOneTransactionShareItsBounds(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	store := commit.New(db.App, commit.Sinks{})
+	err := store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+		for _, key := range []string{"b", "a", "c"} {
+			if err := tx.Put(flag(key), map[string]int{"version": 1}); err != nil {
+				return err
+			}
+		}
+		tx.Delete(flag("c")) // the later word on a subject wins
+		return tx.Put(replication.HaltSubject(project, "live", "a"), struct{}{})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []row{
+		{string(flag("a")), 1, 1, 3, []byte(`{"version":1}`), true},
+		{string(flag("b")), 2, 1, 3, []byte(`{"version":1}`), true},
+		{string(flag("c")), 3, 1, 3, nil, true},
+		{string(replication.HaltSubject(project, "live", "a")), 1, 1, 1, []byte(`{}`), true},
+	}
+	got := documents(t, db)
+	if len(got) != len(want) {
+		t.Fatalf("%d documents, want %d: %+v", len(got), len(want), got)
+	}
+	for i := range want {
+		if g, w := got[i], want[i]; g.Subject != w.Subject || g.Position != w.Position || g.TxFirst != w.TxFirst ||
+			g.TxLast != w.TxLast || !bytes.Equal(g.Body, w.Body) || (g.Body == nil) != (w.Body == nil) || !g.MatchesCommitToken {
+			t.Errorf("document %d: %+v, want %+v", i, g, w)
+		}
+	}
+}
+
+func TestConcurrentCommitsLeaveNoGapInPositions(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	store := commit.New(db.App, commit.Sinks{})
+	var group sync.WaitGroup
+	for worker := range 8 {
+		group.Go(func() {
+			for i := range 10 {
+				err := store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+					// Opposite orders in different transactions would deadlock if they
+					// were written as handed over.
+					keys := []string{"x", "y", "z"}
+					if worker%2 == 0 {
+						keys = []string{"z", "y", "x"}
+					}
+					for _, key := range keys {
+						if err := tx.Put(flag(key), i); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Errorf("commit: %v", err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	var position, commits int64
+	err := db.App.QueryRow(t.Context(), `SELECT (SELECT position FROM lanes WHERE lane = 0), (SELECT count(*) FROM commits)`).Scan(&position, &commits)
+	if err != nil || position != 240 || commits != 80 {
+		t.Fatalf("position %d after %d commits (%v), want 240 after 80", position, commits, err)
+	}
+	if got := documents(t, db); len(got) != 3 || got[2].Position != 240 || got[0].TxLast != 240 {
+		t.Fatalf("documents %+v, want three that end at 240", got)
+	}
+}
+
+func TestSinksSeeTheTransactionBeforeDocuments(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	var order []string
+	store := commit.New(db.App, commit.Sinks{
+		Audit: func(_ context.Context, _ pgx.Tx, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+			for _, e := range entries {
+				order = append(order, "audit "+e.OrganizationID+" "+e.Actor.ID+" "+origin.RequestID)
+			}
+			return []commit.StoredEntry{{OrganizationID: "a", Body: json.RawMessage(`{}`)}}, nil
+		},
+		Deliveries: func(ctx context.Context, tx pgx.Tx, events []commit.Event, entries []commit.StoredEntry) error {
+			var written int
+			if err := tx.QueryRow(ctx, "SELECT count(*) FROM documents").Scan(&written); err != nil {
+				return err
+			}
+			if written != 0 {
+				t.Error("documents were written before deliveries")
+			}
+			order = append(order, "deliver "+events[0].Name)
+			if len(entries) != 1 {
+				t.Errorf("%d stored entries reached deliveries, want 1", len(entries))
+			}
+			return nil
+		},
+	})
+	origin := commit.Origin{Actor: commit.Actor{ID: "u1"}, RequestID: "r1"}
+	committed := false
+	err := store.InTx(t.Context(), origin, func(tx *commit.Tx) error {
+		tx.AfterCommit(func() { committed = true })
+		tx.Emit(commit.Event{Name: "switch.flag.halted"})
+		tx.Audit(commit.Entry{OrganizationID: "b"})
+		tx.Audit(commit.Entry{OrganizationID: "a", Actor: commit.Actor{ID: "system:x"}})
+		return tx.Put(flag("a"), 1)
+	})
+	if err != nil || !committed {
+		t.Fatalf("commit: %v, after-commit ran: %v", err, committed)
+	}
+	want := "audit a system:x r1,audit b u1 r1,deliver switch.flag.halted"
+	if got := strings.Join(order, ","); got != want {
+		t.Errorf("order %s, want %s", got, want)
+	}
+}
+
+func TestFaultLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	fault := errors.New("no")
+	store := commit.New(db.App, commit.Sinks{})
+	err := store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+		tx.AfterCommit(func() { t.Error("after-commit ran without a commit") })
+		if err := tx.Put(flag("a"), 1); err != nil {
+			return err
+		}
+		return fault
+	})
+	if !errors.Is(err, fault) || len(documents(t, db)) != 0 {
+		t.Fatalf("%v, %d documents; want the fault and none", err, len(documents(t, db)))
+	}
+}
+
+func TestDocumentOverTheLimitIsTheCallersFault(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	store := commit.New(db.App, commit.Sinks{})
+	err := store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+		return tx.Put(flag("a"), strings.Repeat("x", 512<<10))
+	})
+	var p *problem.Error
+	if !errors.As(err, &p) || p.Kind != problem.Invalid || p.Code != "too_large" {
+		t.Fatalf("a body of 512 KiB and two quotes: %v, want 400 too_large", err)
+	}
+}
