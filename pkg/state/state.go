@@ -5,7 +5,6 @@
 package state
 
 import (
-	"encoding/json"
 	"time"
 
 	"skerry/pkg/decide"
@@ -78,39 +77,14 @@ type Usage struct {
 }
 
 // Flag is the body of `<project>.<env>.flag.<key>`.
-type Flag struct {
-	ID             string           `json:"id"`
-	Key            string           `json:"key"`
-	Kind           string           `json:"kind"`
-	DefaultValue   json.RawMessage  `json:"default_value"` // typed JSON, not the serialized string
-	DefaultVariant string           `json:"default_variant"`
-	Variants       []decide.Variant `json:"variants"`
-	Enabled        bool             `json:"enabled"`
-	Rule           *decide.Rule     `json:"rule"`
-	Version        int64            `json:"version"`
-}
+type Flag = decide.FlagDefinition
 
-// Halt is the body of the urgent `<project>.<env>.halt.<key>`: it overlays its flag
-// with the default that the flag had when it was halted.
-type Halt struct {
-	FlagID         string          `json:"flag_id"`
-	Key            string          `json:"key"`
-	Version        int64           `json:"version"`
-	DefaultValue   json.RawMessage `json:"default_value"`
-	DefaultVariant string          `json:"default_variant"`
-	HaltedAt       time.Time       `json:"halted_at"`
-	Reason         string          `json:"reason"`
-}
+// Halt is the body of the urgent `<project>.<env>.halt.<key>`: it overlays its flag with the default that the flag had
+// when it was halted. Its tombstone is the resume.
+type Halt = decide.HaltDefinition
 
 // ConfigItem is the body of `<project>.<env>.config.<key>`.
-type ConfigItem struct {
-	ID           string          `json:"id"`
-	Key          string          `json:"key"`
-	Type         string          `json:"type"`
-	DefaultValue json.RawMessage `json:"default_value"` // typed JSON
-	Rule         *decide.Rule    `json:"rule"`
-	Version      int64           `json:"version"`
-}
+type ConfigItem = decide.ItemDefinition
 
 // Cohort is the body of `<project>.cohort.<name>`. A member list lies in Shards
 // hash shards of its own; 0 shards means a cohort by predicate alone.
@@ -119,6 +93,12 @@ type Cohort struct {
 	Name      string `json:"name"`
 	Predicate string `json:"predicate,omitempty"`
 	Shards    int    `json:"shards"`
+}
+
+// CohortShard is the body of `<project>.members.<name>.<n>`: the members for which decide.Shard is n, sorted. A lookup
+// needs this one document, so an edge need not hold the others.
+type CohortShard struct {
+	Members []string `json:"members"`
 }
 
 // Survey is the body of `<project>.survey.<id>`. Surveys of every status are

@@ -1,0 +1,433 @@
+package decide
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strconv"
+	"unsafe"
+
+	"github.com/twmb/murmur3"
+)
+
+// Context is one user at one moment: what decisions are made from. It is meant to be reused (Reset) and is not safe for
+// several goroutines. It keeps pointing into the bytes it was filled from; they must not change until the next Reset.
+type Context struct {
+	distinctID []byte
+	anonID     []byte // empty: none
+	session    int64  // -1: unknown
+	props      []prop // in order of key, each key once
+	in         reader
+	scratch    []byte // canonical form and compacted values
+
+	cohorts *CohortSet
+	facts   []membership // by index in cohorts
+}
+
+// prop is one attribute.
+type prop struct {
+	key  []byte
+	text []byte // string: decoded; number and literals: as written; the rest: JSON without blanks
+	kind propKind
+}
+
+type propKind uint8
+
+const (
+	propNull propKind = iota
+	propBool
+	propNumber
+	propString
+	propOther // array or object: no predicate matches it and no unit is made of it
+)
+
+// What can be wrong with a context. Each endpoint words it.
+var (
+	ErrSyntax     = errors.New("not a JSON object")
+	ErrDistinctID = errors.New("no distinct id")
+	ErrAnonID     = errors.New("anon_id is not a string")
+	ErrSession    = errors.New("session_count is not a whole number from 0")
+	ErrProps      = errors.New("props is not a JSON object")
+	ErrContext    = errors.New("context is not an object, or targetingKey not a string")
+)
+
+// Reset forgets everything but its memory. Unusually large memory is let go, so that one huge request does not stay.
+func (c *Context) Reset() {
+	const keep = 64 << 10
+	c.distinctID, c.anonID, c.session = nil, nil, -1
+	if cap(c.props) > 1024 {
+		c.props = nil
+	}
+	clear(c.props) // the bytes they point into are not ours
+	c.props = c.props[:0]
+	if cap(c.scratch) > keep {
+		c.scratch = nil
+	}
+	if cap(c.in.arena) > keep {
+		c.in.arena = nil
+	}
+	c.in = reader{arena: c.in.arena[:0]}
+	c.cohorts, c.facts = nil, c.facts[:0]
+}
+
+// DistinctID is the user's id.
+func (c *Context) DistinctID() []byte { return c.distinctID }
+
+// SetDistinctID sets the user's id. An empty one is ErrDistinctID.
+func (c *Context) SetDistinctID(id []byte) error {
+	if len(id) == 0 {
+		return ErrDistinctID
+	}
+	c.distinctID = id
+	return nil
+}
+
+// SetAnonID sets the anonymous id; empty means none.
+func (c *Context) SetAnonID(id []byte) { c.anonID = id }
+
+// SetSession reads the session's number, in digits; empty means unknown.
+func (c *Context) SetSession(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	var n int64
+	for _, d := range text {
+		if d < '0' || d > '9' || n > (1<<63-1-int64(d-'0'))/10 {
+			return c.setSessionSlowly(text)
+		}
+		n = n*10 + int64(d-'0')
+	}
+	c.session = n
+	return nil
+}
+
+// setSessionSlowly accepts whole numbers in other spellings: 3.0, 3e2.
+func (c *Context) setSessionSlowly(text []byte) error {
+	if !isNumber(string(text)) {
+		return ErrSession
+	}
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || f < 0 || f >= 1<<63 || f != float64(int64(f)) {
+		return ErrSession
+	}
+	c.session = int64(f)
+	return nil
+}
+
+// SetProps reads the properties, a JSON object; empty means none.
+func (c *Context) SetProps(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	c.in = reader{in: text, arena: c.in.arena}
+	if c.readProps() != nil || c.in.end() != nil {
+		return ErrProps
+	}
+	c.arrange()
+	return nil
+}
+
+// ReadHandshake fills the context from a handshake's JSON body. Unknown members are ignored.
+func (c *Context) ReadHandshake(body []byte) error {
+	c.in = reader{in: body, arena: c.in.arena}
+	var wrong [3]error // the first in this order is reported: distinct_id, props, the others
+	wrong[0] = ErrDistinctID
+	more, err := c.in.open('{', '}')
+	for more && err == nil {
+		var key []byte
+		if key, err = c.in.key(); err != nil {
+			break
+		}
+		switch string(key) {
+		case "distinct_id":
+			c.distinctID, err = c.id(&wrong[0], ErrDistinctID)
+			if len(c.distinctID) == 0 {
+				wrong[0] = ErrDistinctID
+			}
+		case "anon_id":
+			c.anonID, err = c.id(&wrong[2], ErrAnonID)
+		case "session_count":
+			err = c.readSession(&wrong[2])
+		case "props":
+			c.props = c.props[:0]
+			wrong[1] = nil
+			switch c.in.peek() {
+			case '{':
+				err = c.readProps()
+			case 'n':
+				err = c.in.word("null")
+			default:
+				wrong[1] = ErrProps
+				err = c.skip()
+			}
+		default:
+			err = c.skip()
+		}
+		if err == nil {
+			more, err = c.in.more('}')
+		}
+	}
+	if err == nil {
+		err = c.in.end()
+	}
+	if err != nil {
+		return ErrSyntax
+	}
+	c.arrange()
+	return errors.Join(wrong[0], wrong[1], wrong[2])
+}
+
+// ReadOpenFeature fills the context from the body of an OpenFeature evaluation: {"context":{"targetingKey":…, …}}.
+// anon_id and session_count are taken as such, everything else as properties.
+func (c *Context) ReadOpenFeature(body []byte) error {
+	c.in = reader{in: body, arena: c.in.arena}
+	wrong := ErrDistinctID
+	more, err := c.in.open('{', '}')
+	for more && err == nil {
+		var key []byte
+		if key, err = c.in.key(); err != nil {
+			break
+		}
+		switch {
+		case string(key) != "context":
+			err = c.skip()
+		case c.in.peek() == 'n':
+			err = c.in.word("null")
+		case c.in.peek() != '{':
+			wrong = ErrContext
+			err = c.skip()
+		default:
+			c.distinctID, c.anonID, c.session, c.props = nil, nil, -1, c.props[:0]
+			wrong = nil
+			err = c.readEvaluationContext(&wrong)
+			if wrong == nil && len(c.distinctID) == 0 {
+				wrong = ErrDistinctID
+			}
+		}
+		if err == nil {
+			more, err = c.in.more('}')
+		}
+	}
+	if err == nil {
+		err = c.in.end()
+	}
+	if err != nil {
+		return ErrSyntax
+	}
+	c.arrange()
+	return wrong
+}
+
+func (c *Context) readEvaluationContext(wrong *error) error {
+	more, err := c.in.open('{', '}')
+	for more && err == nil {
+		var key []byte
+		if key, err = c.in.key(); err != nil {
+			return err
+		}
+		switch string(key) {
+		case "targetingKey":
+			c.distinctID, err = c.id(wrong, ErrContext)
+		case "anon_id":
+			c.anonID, err = c.id(wrong, ErrAnonID)
+		case "session_count":
+			err = c.readSession(wrong)
+		default:
+			err = c.readProp(key)
+		}
+		if err == nil {
+			more, err = c.in.more('}')
+		}
+	}
+	return err
+}
+
+// id takes a string or null; anything else sets wrong. The later of two members wins, so a right one clears it.
+func (c *Context) id(wrong *error, fault error) ([]byte, error) {
+	if *wrong == fault {
+		*wrong = nil
+	}
+	switch c.in.peek() {
+	case '"':
+		return c.in.str()
+	case 'n':
+		return nil, c.in.word("null")
+	}
+	*wrong = fault
+	return nil, c.skip()
+}
+
+func (c *Context) readSession(wrong *error) error {
+	if *wrong == ErrSession {
+		*wrong = nil
+	}
+	c.session = -1
+	switch d := c.in.peek(); {
+	case d == 'n':
+		return c.in.word("null")
+	case d == '-' || d >= '0' && d <= '9':
+		text, err := c.in.scalar()
+		if err == nil && c.SetSession(text) != nil {
+			*wrong = ErrSession
+		}
+		return err
+	}
+	*wrong = ErrSession
+	return c.skip()
+}
+
+// skip passes a value.
+func (c *Context) skip() error {
+	var err error
+	n := len(c.scratch)
+	c.scratch, err = c.in.compact(c.scratch)
+	c.scratch = c.scratch[:n]
+	return err
+}
+
+func (c *Context) readProps() error {
+	more, err := c.in.open('{', '}')
+	for more && err == nil {
+		var key []byte
+		if key, err = c.in.key(); err == nil {
+			err = c.readProp(key)
+		}
+		if err == nil {
+			more, err = c.in.more('}')
+		}
+	}
+	return err
+}
+
+func (c *Context) readProp(key []byte) error {
+	p := prop{key: key}
+	var err error
+	switch d := c.in.peek(); d {
+	case '"':
+		p.kind = propString
+		p.text, err = c.in.str()
+	case '{', '[':
+		p.kind = propOther
+		start := len(c.scratch)
+		c.scratch, err = c.in.compact(c.scratch)
+		p.text = c.scratch[start:len(c.scratch):len(c.scratch)]
+	default:
+		p.text, err = c.in.scalar()
+		switch d {
+		case 'n':
+			p.kind = propNull
+		case 't', 'f':
+			p.kind = propBool
+		default:
+			p.kind = propNumber
+		}
+	}
+	c.props = append(c.props, p)
+	return err
+}
+
+func byKey(a, b prop) int { return bytes.Compare(a.key, b.key) }
+
+// arrange sorts the properties; of equal keys the last one stays.
+func (c *Context) arrange() {
+	if len(c.props) < 2 {
+		return
+	}
+	slices.SortStableFunc(c.props, byKey)
+	n := 0
+	for i := range c.props {
+		if i+1 < len(c.props) && bytes.Equal(c.props[i].key, c.props[i+1].key) {
+			continue
+		}
+		c.props[n] = c.props[i]
+		n++
+	}
+	c.props = c.props[:n]
+}
+
+// prop finds a property. Contexts are small: a scan beats a search up to about eight.
+func (c *Context) prop(key string) *prop {
+	if len(c.props) <= 8 {
+		for i := range c.props {
+			if string(c.props[i].key) == key {
+				return &c.props[i]
+			}
+		}
+		return nil
+	}
+	lo, hi := 0, len(c.props)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if string(c.props[mid].key) < key {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(c.props) && string(c.props[lo].key) == key {
+		return &c.props[lo]
+	}
+	return nil
+}
+
+// PropIs reports whether the property is the text: a string that equals it, or a number or boolean that is written so.
+func (c *Context) PropIs(key, value string) bool {
+	p := c.prop(key)
+	return p != nil && p.kind != propNull && p.kind != propOther && string(p.text) == value
+}
+
+// SessionAtLeast reports whether the session is known and the nth or later.
+func (c *Context) SessionAtLeast(n int64) bool { return c.session >= 0 && c.session >= n }
+
+// SawEvent is false: events of the session are known to the client only.
+func (c *Context) SawEvent(string) bool { return false }
+
+// SawScreen is false: screens of the session are known to the client only.
+func (c *Context) SawScreen(string) bool { return false }
+
+// unit is what a rollout puts into buckets; empty: the context has none.
+func (c *Context) unit(by unitKind, key string) []byte {
+	switch by {
+	case unitDistinctID:
+		return c.distinctID
+	case unitAnonID:
+		if len(c.anonID) > 0 {
+			return c.anonID
+		}
+		return c.distinctID
+	}
+	if p := c.prop(key); p != nil && p.kind != propNull && p.kind != propOther {
+		return p.text
+	}
+	return nil
+}
+
+// Digest is 128 bits over everything that a decision can depend on, in a canonical form: the order of properties, blanks
+// and escapes of strings do not count. It is the same on every machine; the package's vectors keep it from changing
+// unnoticed, for it is part of entity tags.
+func (c *Context) Digest() [16]byte {
+	start := len(c.scratch) // below lie values of properties
+	b := c.scratch
+	b = appendPiece(b, c.distinctID)
+	b = appendPiece(b, c.anonID)
+	b = binary.AppendVarint(b, c.session)
+	for i := range c.props {
+		b = append(b, byte(c.props[i].kind))
+		b = appendPiece(b, c.props[i].key)
+		b = appendPiece(b, c.props[i].text)
+	}
+	h1, h2 := murmur3.Sum128(b[start:])
+	c.scratch = b[:start]
+	var d [16]byte
+	binary.BigEndian.PutUint64(d[:8], h1)
+	binary.BigEndian.PutUint64(d[8:], h2)
+	return d
+}
+
+func appendPiece(b, piece []byte) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(piece))), piece...)
+}
+
+// text gives bytes as a string without a copy; it must not outlive them.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
