@@ -1,0 +1,685 @@
+package event
+
+import (
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"skerry/pkg/instant"
+)
+
+// Parser reads bodies, one after the other. Its memory is reused: keep parsers in a pool. Not safe for use by several
+// goroutines.
+type Parser struct {
+	s      scanner
+	sink   Sink
+	now    int64 // µs
+	window []byte
+
+	members [memberCount]member
+	op      Operation
+	scratch []byte // decoded text of the present operation
+	payload struct {
+		kind     byte // first byte of the payload's text; 0: absent
+		from, to int64
+	}
+
+	counts Counts
+	faults faults
+}
+
+// faults of a batch's operations. They wait for the end, because a fault of the text, and a later `operations`, win.
+type faults struct {
+	noArray     bool
+	unknownType bool
+	payload     error // of the first operation that has one
+}
+
+func (f *faults) any() bool { return f.noArray || f.unknownType || f.payload != nil }
+
+// The members of payloads of all kinds. An operation's type can follow its payload, so all are noted.
+const (
+	eventName = iota
+	distinctID
+	anonID
+	insertID
+	libVersion
+	timestamp
+	properties
+	defaultProperties
+	aliasID
+	memberCount
+	unknownMember = -1
+)
+
+// member is a value that was read, by its place in the body.
+type member struct {
+	kind     byte // first byte of its text; 0: absent
+	seen     byte // what the scanner saw in its strings
+	overlong bool // a string over MaxMemberBytes
+	from, to int64
+	kept     []byte // its text, when the window has moved on
+}
+
+func (m *member) absent() bool { return m.kind == 0 || m.kind == 'n' }
+
+// NewParser returns a Parser.
+func NewParser() *Parser {
+	p := &Parser{}
+	p.s.spill = func(b []byte) error { return p.sink.Large(b) }
+	p.s.spilled = p.keepMembers
+	return p
+}
+
+// Single reads a body that is one payload of the kind, from memory. now is the time of receipt.
+func (p *Parser) Single(body []byte, kind Kind, now time.Time, sink Sink) (Counts, error) {
+	p.reset(nil, body, now, sink)
+	return p.single(kind)
+}
+
+// SingleFrom is Single of a stream.
+func (p *Parser) SingleFrom(src io.Reader, kind Kind, now time.Time, sink Sink) (Counts, error) {
+	p.stream(src, now, sink)
+	return p.single(kind)
+}
+
+// Batch reads the body of a batch from memory.
+func (p *Parser) Batch(body []byte, now time.Time, sink Sink) (Counts, error) {
+	p.reset(nil, body, now, sink)
+	return p.batch()
+}
+
+// BatchFrom is Batch of a stream.
+func (p *Parser) BatchFrom(src io.Reader, now time.Time, sink Sink) (Counts, error) {
+	p.stream(src, now, sink)
+	return p.batch()
+}
+
+func (p *Parser) stream(src io.Reader, now time.Time, sink Sink) {
+	if p.window == nil {
+		p.window = make([]byte, 0, WindowBytes)
+	}
+	p.reset(src, p.window[:0], now, sink)
+}
+
+func (p *Parser) reset(src io.Reader, buf []byte, now time.Time, sink Sink) {
+	p.s.reset(src, buf)
+	p.sink, p.now = sink, now.UnixMicro()
+	p.counts, p.faults = Counts{}, faults{}
+	p.startOperation()
+}
+
+// fault turns a failure of the scanner into the error that the caller returns.
+func (p *Parser) fault() error {
+	if err := p.s.fault(); err != errSyntax {
+		return err
+	}
+	return ErrBody
+}
+
+func (p *Parser) single(kind Kind) (Counts, error) {
+	if p.s.err != nil || p.s.blank() != '{' || !p.readPayload() || !p.s.finish() {
+		return Counts{}, p.fault()
+	}
+	if err := p.finishOperation(kind); err != nil {
+		return Counts{}, err
+	}
+	if p.faults.payload != nil {
+		return Counts{}, p.faults.payload
+	}
+	return p.counts, nil
+}
+
+func (p *Parser) batch() (Counts, error) {
+	s := &p.s
+	if s.err != nil || s.blank() != '{' {
+		return Counts{}, p.fault()
+	}
+	given, err := p.batchMembers()
+	switch {
+	case err != nil:
+		return Counts{}, err
+	case !s.finish():
+		return Counts{}, p.fault()
+	case p.faults.noArray:
+		return Counts{}, ErrBody
+	case !given:
+		return Counts{}, ErrNoOperations
+	case p.faults.unknownType:
+		return Counts{}, ErrUnknownType
+	case p.faults.payload != nil:
+		return Counts{}, p.faults.payload
+	}
+	return p.counts, nil
+}
+
+// batchMembers reads the outermost object; given tells whether the last `operations` has elements.
+func (p *Parser) batchMembers() (given bool, err error) {
+	s := &p.s
+	again := false
+	more, ok := s.firstMember()
+	for ; ok && more; more, ok = s.nextMember() {
+		name, ok := p.key()
+		if !ok {
+			return false, p.fault()
+		}
+		if string(name) != "operations" {
+			if !s.value() {
+				return false, p.fault()
+			}
+			continue
+		}
+		if again {
+			if err := p.sink.Restart(); err != nil {
+				return false, err
+			}
+			p.counts, p.faults = Counts{}, faults{}
+		}
+		again = true
+		if given, err = p.operations(); err != nil {
+			return false, err
+		}
+	}
+	if !ok {
+		return false, p.fault()
+	}
+	return given, nil
+}
+
+func (p *Parser) operations() (given bool, err error) {
+	s := &p.s
+	if c := s.blank(); c != '[' {
+		p.faults.noArray = c != 'n'
+		if !s.value() {
+			return false, p.fault()
+		}
+		return false, nil
+	}
+	if !s.enter() {
+		return false, p.fault()
+	}
+	if s.blank() == ']' {
+		s.leave()
+		return false, nil
+	}
+	for {
+		if err := p.operation(); err != nil {
+			return false, err
+		}
+		s.mark, s.end, s.teed = -1, -1, -1 // what follows is no payload
+		switch s.blank() {
+		case ',':
+			s.pos++
+		case ']':
+			s.leave()
+			return true, nil
+		default:
+			return false, p.fault()
+		}
+	}
+}
+
+// operation reads one element of operations.
+func (p *Parser) operation() error {
+	s := &p.s
+	p.startOperation()
+	if s.blank() != '{' {
+		p.faults.unknownType = true
+		if !s.value() {
+			return p.fault()
+		}
+		return nil
+	}
+	kind, known := Kind(0), false
+	more, ok := s.firstMember()
+	for ; ok && more; more, ok = s.nextMember() {
+		name, ok := p.key()
+		if !ok {
+			return p.fault()
+		}
+		switch string(name) {
+		case "type":
+			var m member
+			if !p.read(&m) {
+				return p.fault()
+			}
+			kind, known = 0, false
+			if m.kind == '"' && !m.overlong {
+				kind, known = parseKind(p.decoded(&m))
+			}
+		case "payload":
+			if err := p.operationPayload(); err != nil {
+				return err
+			}
+		default:
+			if !s.value() {
+				return p.fault()
+			}
+		}
+	}
+	if !ok {
+		return p.fault()
+	}
+	if !known {
+		p.faults.unknownType = true
+		return p.dropLarge()
+	}
+	return p.finishOperation(kind)
+}
+
+// operationPayload reads the value of `payload`; of several, the last counts.
+func (p *Parser) operationPayload() error {
+	if err := p.dropLarge(); err != nil {
+		return err
+	}
+	p.startOperation()
+	if c := p.s.blank(); c != '{' {
+		p.payload.kind = c
+		if !p.s.value() {
+			return p.fault()
+		}
+		return nil
+	}
+	if !p.readPayload() {
+		return p.fault()
+	}
+	return nil
+}
+
+// startOperation forgets the operation before.
+func (p *Parser) startOperation() {
+	p.members = [memberCount]member{}
+	p.scratch = p.scratch[:0]
+	p.payload.kind = 0
+	p.s.mark, p.s.end, p.s.teed = -1, -1, -1
+}
+
+func (p *Parser) dropLarge() error {
+	if p.s.teed < 0 {
+		return nil
+	}
+	p.s.teed = -1
+	return p.sink.DropLarge()
+}
+
+// readPayload reads the object at pos as a payload and notes its members.
+func (p *Parser) readPayload() bool {
+	s := &p.s
+	p.payload.kind, p.payload.from = '{', s.off()
+	s.mark, s.end = s.off(), -1
+	more, ok := s.firstMember()
+	for ; ok && more; more, ok = s.nextMember() {
+		name, ok := p.key()
+		if !ok {
+			return false
+		}
+		if i := memberOf(name); i == unknownMember {
+			if !s.value() {
+				return false
+			}
+		} else if !p.read(&p.members[i]) {
+			return false
+		}
+	}
+	p.payload.to = s.off()
+	s.end = s.off()
+	return ok
+}
+
+func memberOf(name []byte) int {
+	switch string(name) {
+	case "event_name":
+		return eventName
+	case "distinct_id":
+		return distinctID
+	case "anon_id":
+		return anonID
+	case "insert_id":
+		return insertID
+	case "lib_version":
+		return libVersion
+	case "timestamp":
+		return timestamp
+	case "properties":
+		return properties
+	case "default_properties":
+		return defaultProperties
+	case "alias_id":
+		return aliasID
+	}
+	return unknownMember
+}
+
+// firstMember steps into the object at pos; more is false when it is empty (and then behind pos).
+func (s *scanner) firstMember() (more, ok bool) {
+	if !s.enter() {
+		return false, false
+	}
+	if s.blank() == '}' {
+		return false, s.leave()
+	}
+	return true, true
+}
+
+// nextMember steps behind a member's value.
+func (s *scanner) nextMember() (more, ok bool) {
+	switch s.blank() {
+	case ',':
+		s.pos++
+		return true, true
+	case '}':
+		return false, s.leave()
+	}
+	return false, false
+}
+
+// key reads a member's name and the colon. The name is valid until the next call of the scanner; one that is too long
+// to be known comes out empty.
+func (p *Parser) key() (name []byte, ok bool) {
+	s := &p.s
+	if s.blank() != '"' {
+		return nil, false
+	}
+	m := member{kind: '"', from: s.off()}
+	s.hold, s.overlong, s.seen = s.off(), false, 0
+	ok = s.str()
+	m.to, m.seen = s.off(), s.seen
+	const longest = int64(len(`"default_properties"`) * len(`\u0000`)) // every character escaped
+	if ok && !s.overlong && m.to-m.from <= longest {
+		if m.seen == 0 {
+			name = s.text(m.from+1, m.to-1)
+			// The usual case: the colon is there already, and the name need not be copied.
+			if s.pos < len(s.buf) && s.buf[s.pos] == ':' {
+				s.hold = -1
+				s.pos++
+				return name, true
+			}
+		}
+		name = append([]byte(nil), p.decoded(&m)...)
+	}
+	s.hold = -1
+	if !ok || s.blank() != ':' {
+		return nil, false
+	}
+	s.pos++
+	return name, true
+}
+
+// read reads one value and notes it in m.
+func (p *Parser) read(m *member) bool {
+	s := &p.s
+	*m = member{kind: s.blank(), from: s.off()}
+	s.seen, s.overlong = 0, false
+	if m.kind == '"' {
+		s.hold = m.from
+	}
+	ok := s.value()
+	s.hold = -1
+	m.to, m.seen = s.off(), s.seen
+	if m.kind == '"' {
+		m.overlong = s.overlong || m.to-m.from > MaxMemberBytes
+		if ok && s.teed >= 0 {
+			p.keep(m)
+		}
+	}
+	return ok
+}
+
+// keepMembers copies the strings read so far before the window that holds them moves on.
+func (p *Parser) keepMembers() {
+	for i := range p.members {
+		p.keep(&p.members[i])
+	}
+}
+
+func (p *Parser) keep(m *member) {
+	if m.kind == '"' && m.kept == nil && !m.overlong {
+		m.kept = append([]byte(nil), p.s.text(m.from, m.to)...)
+	}
+}
+
+// decoded is the text of a string that is not overlong. It is valid until the next operation or move of the window.
+func (p *Parser) decoded(m *member) []byte {
+	raw := m.kept
+	if raw == nil {
+		raw = p.s.text(m.from, m.to)
+	}
+	raw = raw[1 : len(raw)-1]
+	if m.seen&seenEscape == 0 {
+		return raw[:len(raw):len(raw)]
+	}
+	start := len(p.scratch)
+	p.scratch = unescape(p.scratch, raw)
+	return p.scratch[start:len(p.scratch):len(p.scratch)]
+}
+
+// finishOperation checks the payload as one of the kind and hands it on.
+func (p *Parser) finishOperation(kind Kind) error {
+	if p.s.teed >= 0 && !p.s.tee(p.s.end) {
+		return p.fault()
+	}
+	p.op = Operation{Kind: kind}
+	garbage, valid := p.check(kind)
+	if !valid {
+		if p.faults.payload == nil {
+			p.faults.payload = kind.Fault()
+		}
+		return p.dropLarge()
+	}
+	if garbage {
+		p.counts.Garbage++
+		return p.dropLarge()
+	}
+	p.count(kind)
+	if p.faults.any() {
+		return p.dropLarge()
+	}
+	p.setPayload()
+	return p.sink.Operation(&p.op)
+}
+
+func (p *Parser) count(kind Kind) {
+	switch kind {
+	case Track:
+		p.counts.Track++
+	case People:
+		p.counts.People++
+	case Alias:
+		p.counts.Alias++
+	}
+}
+
+func (p *Parser) setPayload() {
+	props, defaults := &p.members[properties], &p.members[defaultProperties]
+	if p.op.Kind == Alias {
+		props, defaults = &member{}, &member{}
+	} else if p.op.Kind == People {
+		defaults = &member{}
+	}
+	if p.s.teed >= 0 {
+		p.op.Large = true
+		p.op.PropertiesAt, p.op.DefaultsAt = p.span(props), p.span(defaults)
+		return
+	}
+	p.op.Payload = p.s.text(p.payload.from, p.payload.to)
+	if !props.absent() {
+		p.op.Properties = p.s.text(props.from, props.to)
+	}
+	if !defaults.absent() {
+		p.op.DefaultProperties = p.s.text(defaults.from, defaults.to)
+	}
+}
+
+func (p *Parser) span(m *member) Span {
+	if m.absent() {
+		return Span{}
+	}
+	return Span{Offset: m.from - p.payload.from, Length: m.to - m.from}
+}
+
+func (p *Parser) check(kind Kind) (garbage, valid bool) {
+	if p.payload.kind != '{' {
+		return false, false
+	}
+	switch kind {
+	case Track:
+		return p.checkTrack()
+	case People:
+		return p.checkPeople()
+	case Alias:
+		return p.checkAlias()
+	}
+	return false, false
+}
+
+func (p *Parser) checkTrack() (garbage, valid bool) {
+	op, m := &p.op, &p.members
+	garbage, valid = p.id(distinctID, &op.DistinctID)
+	valid = valid && p.limited(eventName, maxEventName, &op.EventName) && op.EventName != nil &&
+		p.limited(insertID, maxInsertID, &op.InsertID) &&
+		p.optional(anonID, &op.AnonID) && p.optional(libVersion, &op.LibVersion) &&
+		p.object(properties) && p.object(defaultProperties) && p.time()
+	if op.Timestamp-p.now > maxAhead.Microseconds() {
+		op.Timestamp = p.now
+	}
+	p.storable(m[eventName], m[insertID], m[anonID], m[libVersion], m[properties], m[defaultProperties])
+	return garbage, valid
+}
+
+func (p *Parser) checkPeople() (garbage, valid bool) {
+	garbage, valid = p.id(distinctID, &p.op.DistinctID)
+	p.storable(p.members[properties])
+	return garbage, valid && p.object(properties)
+}
+
+func (p *Parser) checkAlias() (garbage, valid bool) {
+	garbageAlias, validAlias := p.id(aliasID, &p.op.AliasID)
+	garbage, valid = p.id(distinctID, &p.op.DistinctID)
+	return garbage || garbageAlias, valid && validAlias && p.time()
+}
+
+// storable notes why the operation cannot be stored. An id that cannot is garbage already.
+func (p *Parser) storable(members ...member) {
+	for i := range members {
+		m := &members[i]
+		switch {
+		case p.op.Unstorable != 0:
+			return
+		case m.seen&seenNUL != 0:
+			p.op.Unstorable = NUL
+		case m.seen&seenLone != 0:
+			p.op.Unstorable = LoneSurrogate
+		case m.overlong:
+			p.op.Unstorable = TooLong
+		}
+	}
+}
+
+// id reads a required id; one that is too long to be held, or no text, is garbage.
+func (p *Parser) id(i int, to *[]byte) (garbage, valid bool) {
+	m := &p.members[i]
+	if m.kind != '"' || m.to-m.from == 2 {
+		return false, false
+	}
+	if m.overlong || m.seen&(seenLone|seenNUL) != 0 {
+		return true, true
+	}
+	*to = p.decoded(m)
+	return Garbage(*to), true
+}
+
+// optional reads a string that may be absent.
+func (p *Parser) optional(i int, to *[]byte) bool {
+	m := &p.members[i]
+	if m.kind == '"' {
+		if !m.overlong {
+			*to = p.decoded(m)
+		}
+		return true
+	}
+	return m.absent()
+}
+
+// limited reads a string of 1 to most characters that may be absent.
+func (p *Parser) limited(i, most int, to *[]byte) bool {
+	m := &p.members[i]
+	if m.overlong || !p.optional(i, to) {
+		return false
+	}
+	if m.absent() || (len(*to) > 0 && len(*to) <= most) {
+		return true
+	}
+	n := utf8.RuneCount(*to)
+	return n > 0 && n <= most
+}
+
+// object requires an object or nothing.
+func (p *Parser) object(i int) bool {
+	m := &p.members[i]
+	return m.kind == '{' || m.absent()
+}
+
+// time reads the timestamp; the default is the time of receipt.
+func (p *Parser) time() bool {
+	m := &p.members[timestamp]
+	if m.absent() {
+		p.op.Timestamp = p.now
+		return true
+	}
+	if m.kind != '"' || m.overlong {
+		return false
+	}
+	text := p.decoded(m)
+	if us, ok := utcMillis(text); ok {
+		p.op.Timestamp = us
+		return true
+	}
+	if len(text) > 64 {
+		return false
+	}
+	t, err := instant.Parse(string(text))
+	if err != nil {
+		return false
+	}
+	p.op.Timestamp = t.UnixMicro()
+	return true
+}
+
+// utcMillis reads 2026-01-02T03:04:05Z with or without a fraction of three or six digits: what clients send. time.Parse
+// costs ten times as much, which would be a third of an event's validation.
+func utcMillis(b []byte) (us int64, ok bool) {
+	n := len(b)
+	if (n != 20 && n != 24 && n != 27) || b[4] != '-' || b[7] != '-' || b[10] != 'T' || b[13] != ':' || b[16] != ':' || b[n-1] != 'Z' {
+		return 0, false
+	}
+	year, month, day := digits(b[0:4]), digits(b[5:7]), digits(b[8:10])
+	hour, minute, second := digits(b[11:13]), digits(b[14:16]), digits(b[17:19])
+	fraction := 0
+	if n > 20 {
+		if b[19] != '.' {
+			return 0, false
+		}
+		fraction = digits(b[20 : n-1])
+		if n == 24 {
+			fraction *= 1000
+		}
+	}
+	// What is odd in any way goes to the slow and thorough reader.
+	if year < 1 || month < 1 || month > 12 || day < 1 || day > 28 || hour < 0 || hour > 23 || minute < 0 || minute > 59 ||
+		second < 0 || second > 59 || fraction < 0 {
+		return 0, false
+	}
+	return time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC).Unix()*1e6 + int64(fraction), true
+}
+
+// digits is the number that b writes, or a negative one.
+func digits(b []byte) int {
+	n := 0
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return -1 << 40
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n
+}

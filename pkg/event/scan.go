@@ -1,0 +1,457 @@
+package event
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/bits"
+	"unicode/utf8"
+)
+
+// scanner walks over one JSON text, in memory or through a window that slides over a stream.
+//
+// The usual body is in memory whole: src is nil and buf is the body. Otherwise buf is a window of fixed capacity and
+// more moves it. Indexes into buf change whenever more is called, so places are kept as offsets from the body's start
+// (off), and turned into slices at the last moment (text).
+//
+// Two things can hold bytes in the window: hold, the start of a token that is being read, and mark, the start of the
+// payload that is being read. When the window is full, the payload gives way first: it spills, that is, its bytes go
+// to spill as the window moves on. Then an overlong token.
+type scanner struct {
+	src  io.Reader
+	buf  []byte
+	pos  int   // next byte
+	base int64 // offset of buf[0]
+
+	valid int // bytes of buf that are known to be UTF-8
+	depth int
+	seen  byte // seenEscape, seenNUL, seenLone: what the strings since the last reset held
+
+	hold     int64 // offset, -1: none
+	overlong bool  // the held token did not fit
+	mark     int64 // offset of the payload's start, -1: none
+	end      int64 // offset of the payload's end, -1: still inside
+	teed     int64 // spilling: offset up to which spill has the payload; -1: not spilling
+	spill    func([]byte) error
+	spilled  func() // called before the first piece is spilled: slices into buf are about to die
+	err      error
+}
+
+const (
+	seenEscape = 1 << iota
+	seenNUL
+	seenLone
+)
+
+// errSyntax is any fault of the text itself.
+var errSyntax = errors.New("syntax")
+
+func (s *scanner) reset(src io.Reader, buf []byte) {
+	*s = scanner{src: src, buf: buf, hold: -1, mark: -1, end: -1, teed: -1, spill: s.spill, spilled: s.spilled}
+	if src == nil && !utf8.Valid(buf) {
+		s.err = errSyntax
+	}
+}
+
+func (s *scanner) off() int64 { return s.base + int64(s.pos) }
+
+// text is the bytes of [from, to), which must still be in the window.
+func (s *scanner) text(from, to int64) []byte {
+	return s.buf[from-s.base : to-s.base : to-s.base]
+}
+
+// more makes at least one byte available at pos. It is false at the end of the body or after a fault.
+func (s *scanner) more() bool {
+	if s.src == nil || s.err != nil {
+		return false
+	}
+	for {
+		lo := s.floor()
+		if lo > 0 {
+			if !s.slide(lo) {
+				return false
+			}
+			break
+		}
+		if len(s.buf) < cap(s.buf) {
+			break
+		}
+		s.giveWay()
+	}
+	return s.read()
+}
+
+// floor is the first index of buf that is still needed.
+func (s *scanner) floor() int {
+	lo := min(s.pos, s.valid)
+	if s.hold >= 0 {
+		lo = min(lo, int(s.hold-s.base))
+	}
+	if s.mark >= 0 {
+		lo = min(lo, int(s.mark-s.base))
+	}
+	return lo
+}
+
+// giveWay releases what fills the window.
+func (s *scanner) giveWay() {
+	if s.mark >= 0 {
+		s.spilled()
+		s.teed, s.mark = s.mark, -1
+		return
+	}
+	s.hold, s.overlong = -1, true
+}
+
+// slide drops the first lo bytes of the window.
+func (s *scanner) slide(lo int) bool {
+	if s.teed >= 0 && !s.tee(s.base+int64(lo)) {
+		return false
+	}
+	n := copy(s.buf, s.buf[lo:])
+	s.buf = s.buf[:n]
+	s.pos, s.valid, s.base = s.pos-lo, s.valid-lo, s.base+int64(lo)
+	return true
+}
+
+// tee spills the payload up to the offset.
+func (s *scanner) tee(to int64) bool {
+	if s.end >= 0 {
+		to = min(to, s.end)
+	}
+	if to <= s.teed {
+		return true
+	}
+	if err := s.spill(s.text(s.teed, to)); err != nil {
+		s.err = err
+		return false
+	}
+	s.teed = to
+	return true
+}
+
+// read fills the window's free part once and checks the new bytes.
+func (s *scanner) read() bool {
+	for empty := 0; ; empty++ {
+		n, err := s.src.Read(s.buf[len(s.buf):cap(s.buf)])
+		s.buf = s.buf[:len(s.buf)+n]
+		if n > 0 {
+			s.err = err
+			return s.checkUTF8()
+		}
+		if err == nil && empty > 100 {
+			err = io.ErrNoProgress
+		}
+		if err != nil {
+			s.err = err
+			return false
+		}
+	}
+}
+
+// checkUTF8 validates what was read; an unfinished character at the end waits for the next read.
+func (s *scanner) checkUTF8() bool {
+	fresh := s.buf[s.valid:]
+	tail := len(fresh)
+	for i := 1; i <= min(utf8.UTFMax-1, len(fresh)); i++ {
+		if b := fresh[len(fresh)-i]; utf8.RuneStart(b) {
+			if !utf8.FullRune(fresh[len(fresh)-i:]) {
+				tail = len(fresh) - i
+			}
+			break
+		}
+	}
+	if !utf8.Valid(fresh[:tail]) {
+		s.err = errSyntax
+		return false
+	}
+	s.valid += tail
+	return true
+}
+
+// fault is the reason why scanning failed: the stream's or the sink's own error, else the text's.
+func (s *scanner) fault() error {
+	if s.err != nil && s.err != io.EOF {
+		return s.err
+	}
+	return errSyntax
+}
+
+// peek is the next byte, 0 at the end (0 is never valid where peek is asked).
+func (s *scanner) peek() byte {
+	if s.pos < len(s.buf) || s.more() {
+		return s.buf[s.pos]
+	}
+	return 0
+}
+
+// blank skips white space and peeks.
+func (s *scanner) blank() byte {
+	for {
+		c := s.peek()
+		if c > ' ' || (c != ' ' && c != '\n' && c != '\t' && c != '\r') {
+			return c
+		}
+		s.pos++
+	}
+}
+
+// finish requires that nothing but white space follows.
+func (s *scanner) finish() bool {
+	return s.blank() == 0 && s.pos == len(s.buf) && (s.src == nil && s.err == nil || s.err == io.EOF) &&
+		(s.src == nil || s.valid == len(s.buf))
+}
+
+// value skips one value, which may have blanks before it.
+func (s *scanner) value() bool {
+	switch c := s.blank(); {
+	case c == '"':
+		return s.str()
+	case c == '{':
+		return s.object()
+	case c == '[':
+		return s.array()
+	case c == '-' || c-'0' <= 9:
+		return s.number()
+	case c == 't':
+		return s.word("true")
+	case c == 'f':
+		return s.word("false")
+	case c == 'n':
+		return s.word("null")
+	}
+	return false
+}
+
+func (s *scanner) word(w string) bool {
+	for i := range len(w) {
+		if s.peek() != w[i] {
+			return false
+		}
+		s.pos++
+	}
+	return true
+}
+
+// enter steps into a container; false when it is nested too deep.
+func (s *scanner) enter() bool {
+	s.pos++
+	s.depth++
+	return s.depth <= MaxDepth
+}
+
+func (s *scanner) object() bool {
+	if !s.enter() {
+		return false
+	}
+	if s.blank() == '}' {
+		return s.leave()
+	}
+	for {
+		if s.blank() != '"' || !s.str() || s.blank() != ':' {
+			return false
+		}
+		s.pos++
+		if !s.value() {
+			return false
+		}
+		switch s.blank() {
+		case ',':
+			s.pos++
+		case '}':
+			return s.leave()
+		default:
+			return false
+		}
+	}
+}
+
+func (s *scanner) array() bool {
+	if !s.enter() {
+		return false
+	}
+	if s.blank() == ']' {
+		return s.leave()
+	}
+	for {
+		if !s.value() {
+			return false
+		}
+		switch s.blank() {
+		case ',':
+			s.pos++
+		case ']':
+			return s.leave()
+		default:
+			return false
+		}
+	}
+}
+
+func (s *scanner) leave() bool {
+	s.pos++
+	s.depth--
+	return true
+}
+
+func (s *scanner) number() bool {
+	if s.peek() == '-' {
+		s.pos++
+	}
+	if s.peek() == '0' {
+		s.pos++
+	} else if !s.digits() {
+		return false
+	}
+	if s.peek() == '.' {
+		s.pos++
+		if !s.digits() {
+			return false
+		}
+	}
+	if c := s.peek(); c == 'e' || c == 'E' {
+		s.pos++
+		if c := s.peek(); c == '+' || c == '-' {
+			s.pos++
+		}
+		return s.digits()
+	}
+	return true
+}
+
+// digits skips one digit or more.
+func (s *scanner) digits() bool {
+	if s.peek()-'0' > 9 {
+		return false
+	}
+	for s.peek()-'0' <= 9 {
+		s.pos++
+	}
+	return true
+}
+
+// str skips a string whose opening quote is at pos, and notes in seen what its escapes mean.
+func (s *scanner) str() bool {
+	s.pos++
+	for {
+		s.pos += plain(s.buf[s.pos:])
+		switch c := s.peek(); {
+		case c == '"':
+			s.pos++
+			return true
+		case c == '\\':
+			if !s.escape() {
+				return false
+			}
+		case c < ' ': // a control character, or the end
+			return false
+		}
+	}
+}
+
+// plain is how many bytes at the front of b are neither quote nor backslash nor control character. It looks at eight
+// bytes at a time; a byte-wise loop is three times slower on usual properties.
+func plain(b []byte) int {
+	const (
+		ones  = 0x0101010101010101
+		highs = 0x8080808080808080
+	)
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		v := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := v^(ones*'"'), v^(ones*'\\')
+		// Each term sets the high bit of bytes that match; the lowest set one is exact (borrows run upward only).
+		hit := ((quote-ones)&^quote | (slash-ones)&^slash | (v-ones*' ')&^v) & highs
+		if hit != 0 {
+			return i + bits.TrailingZeros64(hit)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < ' ' {
+			return i
+		}
+	}
+	return i
+}
+
+// escape skips an escape whose backslash is at pos; of a surrogate pair, both.
+func (s *scanner) escape() bool {
+	s.seen |= seenEscape
+	s.pos++
+	switch s.peek() {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		s.pos++
+		return true
+	case 'u':
+		return s.unicode()
+	}
+	return false
+}
+
+func (s *scanner) unicode() bool {
+	r, ok := s.hex4()
+	switch {
+	case !ok:
+		return false
+	case r == 0:
+		s.seen |= seenNUL
+	case r >= 0xDC00 && r < 0xE000:
+		s.seen |= seenLone
+	case r >= 0xD800 && r < 0xDC00:
+		return s.lowSurrogate()
+	}
+	return true
+}
+
+// lowSurrogate follows a high one; when it does not, the high one is alone.
+func (s *scanner) lowSurrogate() bool {
+	for {
+		if s.peek() != '\\' {
+			s.seen |= seenLone
+			return true
+		}
+		s.pos++
+		switch s.peek() {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			s.seen |= seenLone
+			s.pos++
+			return true
+		case 'u':
+		default:
+			return false
+		}
+		r, ok := s.hex4()
+		switch {
+		case !ok:
+			return false
+		case r >= 0xDC00 && r < 0xE000:
+			return true
+		}
+		s.seen |= seenLone
+		if r == 0 {
+			s.seen |= seenNUL
+		}
+		if r < 0xD800 || r >= 0xDC00 {
+			return true
+		} // else: another high one, which wants its own low one
+	}
+}
+
+// hex4 reads the u at pos and four digits.
+func (s *scanner) hex4() (r rune, ok bool) {
+	s.pos++
+	for range 4 {
+		c := s.peek()
+		switch {
+		case c-'0' <= 9:
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+		s.pos++
+	}
+	return r, true
+}
