@@ -1,0 +1,49 @@
+package down
+
+import "skerry/replication"
+
+// fold tells, while a lane is read in order, when what has been read is whole transactions.
+//
+// Without gaps that is simple: at the last position of each transaction. A gap means that a document has changed again
+// since: its older version was taken out of the stream, or was no longer in the database when the publisher read it.
+// The transaction in front of us is then incomplete, and is made whole only by a newer version further on, which may
+// belong to another transaction, which may itself have gaps. It is whole again when, since the last gap was met,
+//
+//   - everything has been read that the stream held at some moment after the gap was met: a version is taken out of the
+//     stream only by one that is already in it; and
+//   - the position has been reached that was the database's highest when the publisher read the document behind the gap
+//     (its Through): a version that the publisher did not find any more had been replaced at or below it.
+//
+// The obvious rule, to stop at any transaction's last position, would serve half of the transactions around every gap.
+type fold struct {
+	at      replication.Position // the last position read
+	through replication.Position // to be reached, because of a gap
+	gap     bool                 // met since the stream was last asked for its end
+	end     uint64               // the stream's end as last asked for; to be reached
+}
+
+// read takes the next document, which has the stream sequence seq and a position past the last. It returns whether all
+// that has been read so far is whole transactions. lastSeq asks the stream for its last sequence; it is called only when
+// the answer matters, which is never in a stream that is read as it grows.
+func (f *fold) read(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {
+	if d.Position != f.at+1 {
+		f.gap = true
+		f.through = max(f.through, d.Through)
+	}
+	f.at = d.Position
+	return f.whole(d, seq, lastSeq)
+}
+
+func (f *fold) whole(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {
+	if d.Position != d.TxLast || d.Position < f.through || seq < f.end {
+		return false, nil
+	}
+	if f.gap {
+		end, err := lastSeq()
+		if err != nil {
+			return false, err
+		}
+		f.gap, f.end = false, end
+	}
+	return seq >= f.end, nil
+}

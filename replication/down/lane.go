@@ -1,0 +1,355 @@
+package down
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"skerry/replication"
+)
+
+// laneWriter publishes one lane while its publisher leads. Only run's goroutine writes the fields under mu.
+type laneWriter struct {
+	publisher *Publisher
+	lane      replication.Lane
+	woken     chan struct{}
+	log       *slog.Logger
+	stream    jetstream.Stream
+
+	mu       sync.Mutex
+	epoch    replication.Epoch
+	position replication.Position // published
+	seq      uint64               // the stream's last sequence, expected by the next publish
+	renewals int
+	failure  error
+}
+
+func (l *laneWriter) status() LaneStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LaneStatus{Epoch: l.epoch, Position: l.position, Seq: l.seq, Renewals: l.renewals, Err: l.failure}
+}
+
+func (l *laneWriter) report(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failure = err
+}
+
+func (l *laneWriter) moveTo(epoch replication.Epoch, p replication.Position, seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.epoch, l.position, l.seq = epoch, p, seq
+}
+
+// run serves the lane until ctx ends. After any fault it judges the stream anew: whatever happened to a publish whose
+// answer was lost, the stream's last message tells.
+func (l *laneWriter) run(ctx context.Context) {
+	const longest = 5 * time.Second
+	pause := 50 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := l.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > longest {
+			pause = 50 * time.Millisecond
+		}
+		l.log.Warn("publish state", "error", err, "again_in", pause)
+		l.report(err)
+		sleep(ctx, pause)
+		pause = min(2*pause, longest)
+	}
+}
+
+func (l *laneWriter) serve(ctx context.Context) error {
+	if err := l.takeOver(ctx); err != nil {
+		return fmt.Errorf("take over: %w", err)
+	}
+	l.report(nil)
+	poll := time.NewTicker(l.publisher.config.Poll)
+	defer poll.Stop()
+	var swept time.Time
+	for {
+		if err := l.drain(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.woken:
+		case <-poll.C:
+			if err := l.verify(ctx); err != nil {
+				return err
+			}
+			l.publisher.heartbeat(l.lane, l.status())
+			if time.Since(swept) > l.publisher.config.Sweep {
+				swept = time.Now()
+				if err := l.sweep(ctx); err != nil {
+					return fmt.Errorf("sweep tombstones: %w", err)
+				}
+			}
+		}
+	}
+}
+
+// takeOver makes the lane's stream continue the database's history, by a new epoch where it does not.
+func (l *laneWriter) takeOver(ctx context.Context) error {
+	stream, err := l.publisher.js.CreateOrUpdateStream(ctx, StreamConfig(l.lane, l.publisher.config.Replicas))
+	if err != nil {
+		return fmt.Errorf("open stream %s: %w", l.lane.Stream(), err)
+	}
+	l.stream = stream
+	head, err := l.publisher.ledger.Head(ctx, l.lane)
+	if err != nil {
+		return err
+	}
+	verdict, err := l.judge(ctx, head)
+	if err != nil {
+		return err
+	}
+	if verdict.broken != "" {
+		l.log.Warn("a new epoch begins", "reason", verdict.broken, "epoch", head.Epoch.String(), "seen", verdict.seen)
+		if head, err = l.publisher.ledger.Renew(ctx, l.lane, verdict.seen); err != nil {
+			return fmt.Errorf("begin a new epoch: %w", err)
+		}
+		l.mu.Lock()
+		l.renewals++
+		l.mu.Unlock()
+	}
+	if head.Unpurged {
+		return l.purge(ctx, head)
+	}
+	if verdict.position != head.Published || verdict.seq != head.Seq {
+		if err := l.publisher.ledger.Published(ctx, l.lane, head.Epoch, verdict.position, verdict.seq); err != nil {
+			return fmt.Errorf("adopt what was published: %w", err)
+		}
+	}
+	l.moveTo(head.Epoch, verdict.position, verdict.seq)
+	return nil
+}
+
+// verdict is what the stream says to a publisher that takes over.
+type verdict struct {
+	broken   string               // why the stream does not continue the database's history; empty: it does
+	seen     replication.Position // the highest position found in the stream
+	position replication.Position // how far the stream is
+	seq      uint64
+}
+
+// judge compares the stream's end with the database.
+func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
+	info, err := l.stream.Info(ctx)
+	if err != nil {
+		return verdict{}, fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
+	}
+	last := info.State.LastSeq
+	document, found, err := l.read(ctx, last)
+	if err != nil {
+		return verdict{}, err
+	}
+	v := verdict{position: head.Published, seq: last}
+	if found {
+		v.seen = document.Position
+	}
+	if v.broken = breach(head, last, info.State.Msgs, document, found); v.broken != "" || head.Unpurged || !found {
+		return v, nil
+	}
+	token, known, err := l.publisher.ledger.Committed(ctx, l.lane, document.TxLast)
+	if err != nil {
+		return verdict{}, err
+	}
+	if !known || token != document.Commit {
+		v.broken = "the database does not have the stream's last transaction: it went back"
+	}
+	v.position = document.Position
+	return v, nil
+}
+
+// breach names what makes it impossible that the stream continues the head's history; empty when it may.
+func breach(head Head, lastSeq, messages uint64, last replication.Document, found bool) string {
+	switch {
+	case head.Timeline == "":
+		return "first start, or a restore was declared"
+	case head.Timeline != head.Present:
+		return "the database's timeline changed"
+	case head.Unpurged:
+		return "" // its own new epoch, begun and not finished: the stream is purged next
+	case lastSeq < head.Seq:
+		return "the stream ends before what was published"
+	case messages == 0 && head.Held:
+		return "the stream was emptied"
+	case messages > 0 && !found:
+		return "the stream's last message is no document"
+	case found && last.Epoch != head.Epoch:
+		return "the stream is of another epoch"
+	case found && last.Position < head.Published:
+		return "the stream's last message is older than what was published"
+	}
+	return ""
+}
+
+// read fetches one message of the stream; found is false when there is none or it is not a document of the lane.
+func (l *laneWriter) read(ctx context.Context, seq uint64) (d replication.Document, found bool, err error) {
+	if seq == 0 {
+		return d, false, nil
+	}
+	msg, err := l.stream.GetMsg(ctx, seq)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return d, false, nil
+	}
+	if err != nil {
+		return d, false, fmt.Errorf("read message %d of %s: %w", seq, l.lane.Stream(), err)
+	}
+	d, err = replication.Decode(msg.Data)
+	if err != nil || d.Lane != l.lane {
+		l.log.Warn("foreign message in the stream", "seq", seq, "subject", msg.Subject, "error", err)
+		return d, false, nil
+	}
+	return d, true, nil
+}
+
+// purge empties the stream for a new epoch. Its sequence goes on.
+func (l *laneWriter) purge(ctx context.Context, head Head) error {
+	if err := l.stream.Purge(ctx); err != nil {
+		return fmt.Errorf("purge %s: %w", l.lane.Stream(), err)
+	}
+	info, err := l.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
+	}
+	if err := l.publisher.ledger.Published(ctx, l.lane, head.Epoch, head.Published, info.State.LastSeq); err != nil {
+		return fmt.Errorf("store that the stream is purged: %w", err)
+	}
+	l.moveTo(head.Epoch, head.Published, info.State.LastSeq)
+	return nil
+}
+
+// drain publishes until nothing is pending.
+func (l *laneWriter) drain(ctx context.Context) error {
+	for {
+		at := l.status()
+		documents, err := l.publisher.ledger.Pending(ctx, l.lane, at.Epoch, at.Position)
+		if err != nil {
+			return fmt.Errorf("read pending documents: %w", err)
+		}
+		if len(documents) == 0 {
+			return nil
+		}
+		if err := l.send(ctx, at, documents); err != nil {
+			return err
+		}
+	}
+}
+
+// send publishes documents in order, all but the last few unacknowledged at a time, and stores how far it came. Every
+// publish names the sequence it expects to follow: if one is lost or another publisher is at work, all later ones are
+// refused, so the stream never has a hole.
+func (l *laneWriter) send(ctx context.Context, at LaneStatus, documents []replication.Document) error {
+	for len(documents) > 0 {
+		part := documents[:min(len(documents), window)]
+		documents = documents[len(part):]
+		acks := make([]jetstream.PubAckFuture, 0, len(part))
+		seq := at.Seq
+		for i := range part {
+			if err := part[i].Validate(); err != nil {
+				// It could never be published, and everything behind it would wait.
+				l.log.Error("BUG: a document in the database is impossible, passed over", "error", err)
+				continue
+			}
+			ack, err := l.publisher.js.PublishMsgAsync(
+				&nats.Msg{Subject: string(part[i].Subject), Data: part[i].Append(nil)}, jetstream.WithExpectLastSequence(seq))
+			if err != nil {
+				return fmt.Errorf("publish %s: %w", part[i].Subject, err)
+			}
+			acks = append(acks, ack)
+			seq++
+		}
+		if err := await(ctx, acks, at.Seq); err != nil {
+			return err
+		}
+		at.Position, at.Seq = part[len(part)-1].Position, seq
+		l.moveTo(at.Epoch, at.Position, at.Seq)
+		if err := l.publisher.ledger.Published(ctx, l.lane, at.Epoch, at.Position, at.Seq); err != nil {
+			return fmt.Errorf("store what is published: %w", err)
+		}
+	}
+	return nil
+}
+
+// await waits until every publish is acknowledged with the sequence it was meant to get.
+func await(ctx context.Context, acks []jetstream.PubAckFuture, seq uint64) error {
+	for _, ack := range acks {
+		seq++
+		select {
+		case ok := <-ack.Ok():
+			if ok.Sequence != seq {
+				return fmt.Errorf("the stream stored %s as %d, not as %d", ack.Msg().Subject, ok.Sequence, seq)
+			}
+		case err := <-ack.Err():
+			return fmt.Errorf("publish %s: %w", ack.Msg().Subject, err)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// verify notices that the database under us is another one, that a restore was declared, or that somebody took over.
+func (l *laneWriter) verify(ctx context.Context) error {
+	head, err := l.publisher.ledger.Head(ctx, l.lane)
+	if err != nil {
+		return err
+	}
+	at := l.status()
+	switch {
+	case head.Epoch != at.Epoch, head.Published != at.Position, head.Seq != at.Seq, head.Unpurged:
+		return fmt.Errorf("the database says %d at %d: %w", head.Published, head.Seq, ErrSuperseded)
+	case head.Timeline != head.Present:
+		return errors.New("the database's timeline changed, or a restore was declared")
+	}
+	info, err := l.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
+	}
+	if info.State.LastSeq != at.Seq || (info.State.Msgs == 0 && head.Held) {
+		return fmt.Errorf("the stream stands at %d (%d messages), not at %d", info.State.LastSeq, info.State.Msgs, at.Seq)
+	}
+	return nil
+}
+
+// sweep purges tombstones that are past their age. First the floor is raised and published, then they are taken out of
+// the stream, then out of the database: killed anywhere in between, the next sweep goes on.
+func (l *laneWriter) sweep(ctx context.Context) error {
+	ledger, epoch := l.publisher.ledger, l.status().Epoch
+	if err := ledger.RaiseFloor(ctx, l.lane, epoch, time.Now().Add(-l.publisher.config.Age)); err != nil {
+		return err
+	}
+	if err := l.drain(ctx); err != nil {
+		return err
+	}
+	for {
+		buried, err := ledger.Buried(ctx, l.lane, epoch)
+		if err != nil {
+			return err
+		}
+		for _, d := range buried {
+			if err := l.stream.Purge(ctx, jetstream.WithPurgeSubject(string(d.Subject))); err != nil {
+				return fmt.Errorf("purge %s: %w", d.Subject, err)
+			}
+		}
+		if err := ledger.Forget(ctx, l.lane, buried); err != nil {
+			return err
+		}
+		if len(buried) == 0 {
+			return nil
+		}
+	}
+}
