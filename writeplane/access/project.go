@@ -1,0 +1,256 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/instant"
+	"skerry/pkg/jsonbody"
+	"skerry/pkg/state"
+	"skerry/replication"
+	"skerry/writeplane/commit"
+)
+
+// projectView is the project as the API shows it: its settings are flat members
+// (supplement §2). Quotas are the project's own; null stands for the tier's.
+type projectView struct {
+	ID             string           `json:"id"`
+	OrganizationID string           `json:"organization_id"`
+	Name           string           `json:"name"`
+	Modules        state.Modules    `json:"modules"`
+	Allowlist      state.Allowlist  `json:"allowlist"`
+	RateLimits     state.RateLimits `json:"rate_limits"`
+	Quotas         state.Quotas     `json:"quotas"`
+	AuditResponses bool             `json:"audit_responses"`
+	CreatedAt      instant.Time     `json:"created_at"`
+	UpdatedAt      instant.Time     `json:"updated_at"`
+}
+
+func (p ProjectRow) view() projectView {
+	return projectView{p.ID, p.OrganizationID, p.Name, p.Modules, p.Allowlist, p.RateLimits, p.Quotas,
+		p.AuditResponses, instant.Of(p.CreatedAt), instant.Of(p.UpdatedAt)}
+}
+
+func (p ProjectRow) entry(action string, before, after any) commit.Entry {
+	return commit.Entry{OrganizationID: p.OrganizationID, ProjectID: p.ID, Action: action,
+		ResourceType: "project", ResourceID: p.ID, Before: before, After: after}
+}
+
+// settings are the members that POST and PATCH accept.
+type settings struct {
+	Name           *string           `json:"name"`
+	Modules        *state.Modules    `json:"modules"`
+	Allowlist      *state.Allowlist  `json:"allowlist"`
+	RateLimits     *state.RateLimits `json:"rate_limits"`
+	Quotas         *state.Quotas     `json:"quotas"`
+	AuditResponses *bool             `json:"audit_responses"`
+}
+
+func (p ProjectRow) settings() settings {
+	return settings{&p.Name, &p.Modules, &p.Allowlist, &p.RateLimits, &p.Quotas, &p.AuditResponses}
+}
+
+// with is p with the settings that are given; a null or removed one is the default.
+func (p ProjectRow) with(s settings) ProjectRow {
+	fresh := newProject(p.OrganizationID, p.Tier, p.Name, p.CreatedAt)
+	if s.Name != nil {
+		p.Name = *s.Name
+	}
+	p.Modules = or(s.Modules, fresh.Modules)
+	p.Allowlist = or(s.Allowlist, fresh.Allowlist)
+	p.RateLimits = or(s.RateLimits, fresh.RateLimits)
+	p.Quotas = or(s.Quotas, fresh.Quotas)
+	p.AuditResponses = or(s.AuditResponses, false)
+	if p.Allowlist.Origins == nil {
+		p.Allowlist.Origins = []string{}
+	}
+	if p.Allowlist.CIDRs == nil {
+		p.Allowlist.CIDRs = []string{}
+	}
+	return p
+}
+
+func or[T any](v *T, otherwise T) T {
+	if v != nil {
+		return *v
+	}
+	return otherwise
+}
+
+const maxListed = 1000
+
+// check names the first setting that cannot be acted upon.
+func (p ProjectRow) check() error {
+	if err := checkName(p.Name); err != nil {
+		return err
+	}
+	if len(p.Allowlist.Origins) > maxListed || len(p.Allowlist.CIDRs) > maxListed {
+		return jsonbody.Invalid("allowlist has more than %d entries", maxListed)
+	}
+	for i, origin := range p.Allowlist.Origins {
+		if !validOrigin(origin) {
+			return jsonbody.Invalid("allowlist.origins[%d] is not an origin such as https://app.example.com", i)
+		}
+	}
+	for i, cidr := range p.Allowlist.CIDRs {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return jsonbody.Invalid("allowlist.cidrs[%d] is not a network such as 192.0.2.0/24", i)
+		}
+	}
+	limits := p.RateLimits
+	switch {
+	case limits.IngestPerMinute < 1:
+		return jsonbody.Invalid("rate_limits.ingest_per_minute must be at least 1")
+	case limits.HandshakePerMinute < 1:
+		return jsonbody.Invalid("rate_limits.handshake_per_minute must be at least 1")
+	case limits.DecisionsPerMinute != nil && *limits.DecisionsPerMinute < 1:
+		return jsonbody.Invalid("rate_limits.decisions_per_minute must be at least 1, or null for no limit")
+	}
+	for name, quota := range map[string]*int64{"events": p.Quotas.Events, "handshakes": p.Quotas.Handshakes, "responses": p.Quotas.Responses} {
+		if quota != nil && *quota < 0 {
+			return jsonbody.Invalid("quotas.%s must not be negative", name)
+		}
+	}
+	return nil
+}
+
+// validOrigin accepts what a browser sends in Origin: scheme, host and perhaps port.
+func validOrigin(origin string) bool {
+	parsed, err := url.Parse(origin)
+	return err == nil && parsed.Scheme != "" && parsed.Host != "" && parsed.User == nil &&
+		parsed.Path == "" && parsed.RawQuery == "" && parsed.Fragment == "" && !strings.HasSuffix(origin, "#") && !strings.HasSuffix(origin, "?")
+}
+
+func insertProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas, audit_responses, created_at, updated_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		p.ID, p.OrganizationID, p.Name, p.Modules, p.Allowlist, p.RateLimits, p.Quotas, p.AuditResponses, p.CreatedAt, p.UpdatedAt)
+	if err != nil {
+		return fmt.Errorf("insert project: %w", err)
+	}
+	tx.Audit(p.entry("project.created", nil, p.view()))
+	return putProject(tx, p)
+}
+
+func updateProject(ctx context.Context, tx *commit.Tx, before, after ProjectRow) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE projects SET name = $2, modules = $3, allowlist = $4, rate_limits = $5, quotas = $6, audit_responses = $7, updated_at = $8
+		WHERE id = $1`,
+		after.ID, after.Name, after.Modules, after.Allowlist, after.RateLimits, after.Quotas, after.AuditResponses, after.UpdatedAt)
+	if err != nil {
+		return fmt.Errorf("update project: %w", err)
+	}
+	tx.Audit(after.entry("project.updated", before.view(), after.view()))
+	return putProject(tx, after)
+}
+
+// deleteProject ends a project: its keys and tokens stop, and edges forget all of it.
+// Its rows stay, for the audit log to be read beside them.
+func deleteProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
+	if _, err := tx.Exec(ctx, `UPDATE projects SET deleted_at = now(), updated_at = now() WHERE id = $1`, p.ID); err != nil {
+		return fmt.Errorf("delete project: %w", err)
+	}
+	if err := endKeysOf(ctx, tx, p.ID); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT subject FROM documents WHERE body IS NOT NULL AND (starts_with(subject, $1) OR starts_with(subject, $2))`,
+		replication.ProjectPrefix(replication.Normal, p.ID), replication.ProjectPrefix(replication.Urgent, p.ID))
+	if err != nil {
+		return fmt.Errorf("read project's documents: %w", err)
+	}
+	subjects, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("read project's documents: %w", err)
+	}
+	for _, subject := range subjects {
+		tx.Delete(replication.Subject(subject))
+	}
+	tx.Delete(replication.ProjectSubject(p.ID))
+	tx.Audit(p.entry("project.deleted", p.view(), nil))
+	return nil
+}
+
+func endKeysOf(ctx context.Context, tx *commit.Tx, projectID string) error {
+	// keySQL sees no key of a deleted project, so the rows are read by themselves.
+	rows, err := tx.Query(ctx, `
+		SELECT k.id, k.project_id, p.organization_id, k.environment, k.name, k.prefix, k.created_at, k.last_used_at, k.revoked_at
+		FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.project_id = $1 AND k.revoked_at IS NULL ORDER BY k.id FOR UPDATE OF k`, projectID)
+	if err != nil {
+		return fmt.Errorf("read project's api keys: %w", err)
+	}
+	keys, err := pgx.CollectRows(rows, scanKey)
+	if err != nil {
+		return fmt.Errorf("read project's api keys: %w", err)
+	}
+	for _, key := range keys {
+		if err := revokeKey(ctx, tx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// organizationRow is a tenant.
+type organizationRow struct {
+	ID        string
+	Name      string
+	Tier      string
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+type organizationView struct {
+	ID        string       `json:"id"`
+	Name      string       `json:"name"`
+	Tier      string       `json:"tier"`
+	CreatedAt instant.Time `json:"created_at"`
+	UpdatedAt instant.Time `json:"updated_at"`
+}
+
+func (o organizationRow) view() organizationView {
+	return organizationView{o.ID, o.Name, o.Tier, instant.Of(o.CreatedAt), instant.Of(o.UpdatedAt)}
+}
+
+const organizationSQL = `SELECT id, name, tier, created_at, updated_at FROM organizations WHERE id = $1 `
+
+func scanOrganization(row pgx.CollectableRow) (o organizationRow, err error) {
+	err = row.Scan(&o.ID, &o.Name, &o.Tier, &o.CreatedAt, &o.UpdatedAt)
+	return o, err
+}
+
+// updateOrganization stores name and tier. Another tier means other quotas, so every
+// project's document goes down anew.
+func updateOrganization(ctx context.Context, tx *commit.Tx, before, after organizationRow) error {
+	_, err := tx.Exec(ctx, `UPDATE organizations SET name = $2, tier = $3, updated_at = $4 WHERE id = $1`,
+		after.ID, after.Name, after.Tier, after.UpdatedAt)
+	if err != nil {
+		return fmt.Errorf("update organization: %w", err)
+	}
+	tx.Audit(commit.Entry{OrganizationID: after.ID, Action: "organization.updated", ResourceType: "organization",
+		ResourceID: after.ID, Before: before.view(), After: after.view()})
+	if before.Tier == after.Tier {
+		return nil
+	}
+	rows, err := tx.Query(ctx, projectSQL+"p.organization_id = $1 ORDER BY p.id FOR UPDATE OF p", after.ID)
+	if err != nil {
+		return fmt.Errorf("read organization's projects: %w", err)
+	}
+	projects, err := pgx.CollectRows(rows, scanProject)
+	if err != nil {
+		return fmt.Errorf("read organization's projects: %w", err)
+	}
+	for _, project := range projects {
+		if err := putProject(tx, project); err != nil {
+			return err
+		}
+	}
+	return nil
+}
