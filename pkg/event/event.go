@@ -6,20 +6,21 @@
 // It does not store anything, know projects or keep time: the caller passes the time of receipt.
 package event
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
-// Faults of a body, in the words of the specification.
-var (
-	ErrBody         = errors.New("Invalid body")             // no JSON, no object, too deep, operations no array
-	ErrNoOperations = errors.New("No operations provided")   // operations absent or empty
-	ErrUnknownType  = errors.New("unknown operation type")   // an operation that is no object or has no known type
-	ErrTrack        = errors.New("Invalid track payload")    // also an empty or too long event_name
-	ErrPeople       = errors.New("Invalid people payload")   //
-	ErrAlias        = errors.New("Invalid alias payload")    //
-	errUnexpected   = errors.New("BUG: fault without words") //
+// Fault is what is wrong with a body, in the words of the specification.
+type Fault string
+
+func (f Fault) Error() string { return string(f) }
+
+// The faults.
+const (
+	ErrBody         Fault = "Invalid body"           // no JSON, no object, too deep, operations no array
+	ErrNoOperations Fault = "No operations provided" // operations absent or empty
+	ErrUnknownType  Fault = "unknown operation type" // an operation that is no object or has no known type
+	ErrTrack        Fault = "Invalid track payload"  // also an empty or too long event_name
+	ErrPeople       Fault = "Invalid people payload"
+	ErrAlias        Fault = "Invalid alias payload"
 )
 
 // Kind is the kind of an operation.
@@ -42,7 +43,7 @@ func (k Kind) Fault() error {
 	case Alias:
 		return ErrAlias
 	}
-	return errUnexpected
+	panic("BUG: no such kind of operation")
 }
 
 func parseKind(s []byte) (Kind, bool) {

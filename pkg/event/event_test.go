@@ -19,7 +19,6 @@ var receipt = time.Date(2026, 1, 2, 3, 4, 5, 678000000, time.UTC)
 type record struct {
 	ops   []string
 	large []byte
-	begun bool
 }
 
 func (r *record) Operation(op *Operation) error {
