@@ -1,0 +1,156 @@
+// Package cli is Skerry's command line: the processes (up, writeplane, edge,
+// migrate) and the administrator's commands, which speak HTTP as any other
+// client does.
+//
+// It promises: every flag can also be given by environment variable
+// (SKERRY_…) and in a YAML file, in that order of precedence; a wrong flag, a
+// wrong file and a server that cannot be reached are each named on one line;
+// tables are for people, --json prints what the server said.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong usage.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"skerry/pkg/serve"
+)
+
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// root is the whole command line.
+type root struct {
+	Config  string           `help:"YAML file with values of flags. Flags and environment variables win over it." placeholder:"FILE" short:"c"`
+	Log     logging          `embed:"" prefix:"log-"`
+	Version kong.VersionFlag `env:"-" help:"Print the version."`
+
+	Flags       flagsCommands      `cmd:"" group:"admin" help:"List, halt and resume feature flags."`
+	ConfigItems configCommands     `cmd:"" name:"config" group:"admin" help:"List remote config items and their versions, roll back."`
+	Projects    projectCommands    `cmd:"" group:"admin" help:"List and create projects."`
+	Keys        keyCommands        `cmd:"" group:"admin" help:"List, create, rotate and revoke API keys."`
+	Tokens      tokenCommands      `cmd:"" group:"admin" help:"List, create and revoke API tokens."`
+	DeadLetters deadLetterCommands `cmd:"" name:"deadletters" group:"admin" help:"List and replay what could not be stored."`
+	Webhooks    webhookCommands    `cmd:"" group:"admin" help:"Manage webhook subscriptions and deliveries."`
+	Audit       auditCommands      `cmd:"" group:"admin" help:"Follow, export and verify the audit log."`
+	Status      statusCommand      `cmd:"" group:"admin" help:"Show how processes and ingestion are doing."`
+}
+
+type logging struct {
+	Format string `enum:"text,json" default:"text" help:"Form of log lines: text or json."`
+	Level  string `enum:"debug,info,warn,error" default:"info" help:"Least level to log: debug, info, warn or error."`
+}
+
+// Streams are a command's ends.
+type Streams struct {
+	Out, Err io.Writer
+}
+
+// Run parses args (without the program's name), runs the command until it is
+// done or ctx ends, and returns the exit code.
+func Run(ctx context.Context, args []string, streams Streams, version string) int {
+	var cli root
+	exit := -1
+	parser, err := kong.New(&cli,
+		kong.Name("skerry"),
+		kong.Description("Product analytics and product control: edges that answer everywhere, one write plane.\n\nStart everything on this machine with `skerry up`."),
+		kong.Vars{"version": version},
+		kong.Writers(streams.Out, streams.Err),
+		kong.Exit(func(code int) { exit = code; panic(exited{}) }),
+		kong.DefaultEnvars("SKERRY"),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "process", Title: "Processes:"},
+			{Key: "admin", Title: "Administration (over HTTP):"},
+			{Key: "connection", Title: "Connection:"},
+		}),
+	)
+	if err != nil {
+		panic("BUG: command line: " + err.Error())
+	}
+	code := 0
+	func() {
+		defer func() {
+			if p := recover(); p != nil {
+				if _, ok := p.(exited); !ok {
+					panic(p)
+				}
+				code = exit
+			}
+		}()
+		code = parseAndRun(ctx, parser, &cli, args, streams)
+	}()
+	return code
+}
+
+// exited unwinds the stack when kong has answered --help or --version.
+type exited struct{}
+
+func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []string, streams Streams) int {
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(streams.Err, "skerry: %s\n", oneLine(err))
+		var pe *kong.ParseError
+		if errors.As(err, &pe) && pe.Context != nil {
+			fmt.Fprintf(streams.Err, "try: %s --help\n", strings.TrimSpace("skerry "+commandPath(pe.Context)))
+		}
+		return exitUsage
+	}
+	logger, err := serve.NewLogger(streams.Err, serve.Logging{Format: cli.Log.Format, Level: cli.Log.Level})
+	if err != nil {
+		fmt.Fprintf(streams.Err, "skerry: %s\n", oneLine(err))
+		return exitUsage
+	}
+	slog.SetDefault(logger)
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	err = parsed.Run(streams)
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(streams.Err, "skerry %s: %s\n", commandPath(parsed), oneLine(err))
+		return exitUsage
+	default:
+		fmt.Fprintf(streams.Err, "skerry %s: %s\n", commandPath(parsed), oneLine(err))
+		return exitFailed
+	}
+}
+
+// usageError is a fault of the caller that only a command can see.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+// commandPath is the words of the selected command, without its arguments.
+func commandPath(c *kong.Context) string {
+	var words []string
+	for _, p := range c.Path {
+		if p.Command != nil && !hiddenDefault(p.Command) {
+			words = append(words, p.Command.Name)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// hiddenDefault tells a command that only stands for its parent, as the one
+// behind `skerry edge`.
+func hiddenDefault(n *kong.Node) bool { return n.Parent != nil && n.Parent.DefaultCmd == n }
+
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

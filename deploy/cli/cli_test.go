@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		http.DefaultClient.CloseIdleConnections()
+		os.Exit(code)
+	}))
+}
+
+// skerry runs one command line.
+func skerry(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = Run(t.Context(), args, Streams{Out: &o, Err: &e}, "v-test")
+	return code, o.String(), e.String()
+}
+
+// answering serves fixed bodies by "METHOD path?query" and remembers calls.
+func answering(t *testing.T, answers map[string]string) (url string, calls *[]string) {
+	t.Helper()
+	calls = &[]string{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body bytes.Buffer
+		_, _ = body.ReadFrom(r.Body)
+		*calls = append(*calls, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Authorization")+r.Header.Get("x-api-key")+" "+body.String()))
+		w.Header().Set("X-Request-Id", "req-1")
+		answer, ok := answers[r.Method+" "+r.URL.RequestURI()]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"error":"not_found"}`
+		}
+		fmt.Fprint(w, answer)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, calls
+}
+
+func TestFaultsAreNamedOnOneLine(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for _, c := range []struct {
+		args []string
+		code int
+		err  string
+	}{
+		{[]string{"flags", "list", "--urll", "x"}, 2, "skerry: unknown flag --urll, did you mean \"--url\"?\ntry: skerry flags list --help\n"},
+		{[]string{"nothing"}, 2, "skerry: unexpected argument nothing\ntry: skerry --help\n"},
+		{[]string{"flags", "list"}, 2, "skerry flags list: --url (or SKERRY_URL, or --credentials) is required\n"},
+		{[]string{"flags", "list", "--url", gone.URL}, 2, "skerry flags list: --token (or SKERRY_TOKEN, or --credentials) is required\n"},
+		{[]string{"flags", "list", "--url", gone.URL, "--token", "t"}, 1, "skerry flags list: cannot reach " + gone.URL + ": connect: connection refused\n"},
+		{[]string{"flags", "halt", "f", "--reason", "r", "--url", gone.URL}, 2, "skerry flags halt: --api-key (or SKERRY_API_KEY, or --credentials) is required\n"},
+		{[]string{"flags", "list", "--url", "ftp://x"}, 2, "skerry flags list: --url \"ftp://x\" is no http or https address\n"},
+		{[]string{"status", "--ops", gone.URL}, 1, "skerry status: 1 of 1 processes are not ready\n"},
+	} {
+		code, _, errs := skerry(t, c.args...)
+		if code != c.code || errs != c.err {
+			t.Errorf("skerry %s: code %d, %q; want %d, %q", strings.Join(c.args, " "), code, errs, c.code, c.err)
+		}
+	}
+}
+
+func TestServersWordsAndRequestIDAreShown(t *testing.T) {
+	url, _ := answering(t, nil)
+	code, _, errs := skerry(t, "flags", "resume", "x", "--url", url, "--token", "t")
+	want := "skerry flags resume: 404 not_found (request req-1)\n"
+	if code != 1 || errs != want {
+		t.Errorf("code %d, %q; want 1, %q", code, errs, want)
+	}
+}
+
+func TestListsFollowCursorsUpToTheLimit(t *testing.T) {
+	url, calls := answering(t, map[string]string{
+		"GET /api/v1/switch/flags?environment=live&limit=3":           `{"flags":[{"key":"a"},{"key":"b"}],"next_cursor":"c1","has_more":true}`,
+		"GET /api/v1/switch/flags?cursor=c1&environment=live&limit=1": `{"flags":[{"key":"c","halted_at":"2026-01-02T03:04:05.678Z"}],"next_cursor":"c2","has_more":true}`,
+	})
+	code, out, errs := skerry(t, "flags", "list", "--limit", "3", "--url", url, "--token", "tok")
+	if code != 0 {
+		t.Fatalf("code %d: %s", code, errs)
+	}
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 4 || !strings.HasPrefix(lines[0], "KEY") || !strings.Contains(lines[3], "2026-01-02T03:04:05.678Z") {
+		t.Errorf("table:\n%s", out)
+	}
+	if len(*calls) != 2 || !strings.HasSuffix((*calls)[0], "Bearer tok") {
+		t.Errorf("calls: %q", *calls)
+	}
+}
+
+func TestHaltSendsTheKeyAloneAndJSONIsTheServersOwn(t *testing.T) {
+	url, calls := answering(t, map[string]string{
+		"POST /api/switch/halt-webhook": `{"flag":{"key":"checkout","environment":"live","halted_at":"2026-01-02T03:04:05.678Z","current_version":2,"halt_reason":"errors"}}`,
+	})
+	args := []string{"flags", "halt", "checkout", "--reason", "errors", "--api-key", "sk_live_x", "--url", url}
+	code, out, errs := skerry(t, args...)
+	if code != 0 || out != "halted checkout in live at 2026-01-02T03:04:05.678Z (version 2): errors\n" {
+		t.Errorf("code %d, %q, %q", code, out, errs)
+	}
+	if want := `POST /api/switch/halt-webhook sk_live_x {"flag_key":"checkout","reason":"errors"}`; (*calls)[0] != want {
+		t.Errorf("call %q, want %q", (*calls)[0], want)
+	}
+	_, out, _ = skerry(t, append(args, "--json")...)
+	var answer struct{ Flag map[string]any }
+	if err := json.Unmarshal([]byte(out), &answer); err != nil || answer.Flag["current_version"] != 2.0 {
+		t.Errorf("--json: %q, %v", out, err)
+	}
+}
+
+func TestHostileTextDoesNotReachTheTerminal(t *testing.T) {
+	url, _ := answering(t, map[string]string{
+		"GET /api/v1/ingest/dead-letters?limit=50": `{"dead_letters":[{"id":"1","reason":"\u001b[2Jgone\nnext"}],"next_cursor":null}`,
+	})
+	_, out, _ := skerry(t, "deadletters", "list", "--url", url, "--token", "t")
+	if strings.Contains(out, "\x1b") || !strings.Contains(out, `"\x1b[2Jgone\nnext"`) {
+		t.Errorf("table: %q", out)
+	}
+}
+
+func TestSecretStandsAloneOnStandardOutput(t *testing.T) {
+	url, _ := answering(t, map[string]string{
+		"GET /api/v1/projects?limit=2":      `{"projects":[{"id":"p1"}],"next_cursor":null}`,
+		"POST /api/v1/projects/p1/api-keys": `{"api_key":{"id":"k1"},"secret":"sk_live_abc"}`,
+	})
+	code, out, errs := skerry(t, "keys", "create", "ci", "--url", url, "--token", "t")
+	if code != 0 || out != "sk_live_abc\n" || !strings.Contains(errs, "id k1") {
+		t.Errorf("code %d, out %q, err %q", code, out, errs)
+	}
+}
+
+func TestBrokenChainFailsTheCommand(t *testing.T) {
+	url, _ := answering(t, map[string]string{"GET /api/v1/audit/verify": `{"ok":false,"entries":9,"first_broken_seq":4}`})
+	code, _, errs := skerry(t, "audit", "verify", "--url", url, "--token", "t")
+	if code != 1 || errs != "skerry audit verify: the chain is broken at entry 4\n" {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+func TestCredentialsFileGivesWhatIsLeftOpen(t *testing.T) {
+	url, calls := answering(t, map[string]string{
+		"POST /api/v1/switch/flags/f/resume?project_id=p9": `{"flag":{"key":"f","environment":"live","current_version":3}}`,
+	})
+	file := filepath.Join(t.TempDir(), "credentials.json")
+	text := fmt.Sprintf(`{"writeplane":%q,"project_id":"p9","tokens":{"owner":"own"},"api_keys":{"live":"sk_live_1"}}`, url)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := skerry(t, "flags", "resume", "f", "--credentials", file)
+	if code != 0 || out != "resumed f in live (version 3)\n" {
+		t.Fatalf("code %d, %q, %q", code, out, errs)
+	}
+	if !strings.Contains((*calls)[0], "Bearer own") {
+		t.Errorf("call %q is not by the file's owner token", (*calls)[0])
+	}
+}
+
+func TestFileIsBelowEnvironmentIsBelowFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "skerry.yaml")
+	text := "url: http://127.0.0.1:1/file\nflags:\n  url: http://127.0.0.1:1/section\n  token: t\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reach := func(args ...string) string {
+		_, _, errs := skerry(t, append([]string{"flags", "list"}, args...)...)
+		return errs
+	}
+	if got := reach("--config", file); !strings.Contains(got, "/section:") {
+		t.Errorf("file: %q", got)
+	}
+	t.Setenv("SKERRY_CONFIG", file)
+	if got := reach(); !strings.Contains(got, "/section:") {
+		t.Errorf("file by environment: %q", got)
+	}
+	t.Setenv("SKERRY_URL", "http://127.0.0.1:1/env")
+	if got := reach(); !strings.Contains(got, "/env:") {
+		t.Errorf("environment: %q", got)
+	}
+	if got := reach("--url", "http://127.0.0.1:1/flag"); !strings.Contains(got, "/flag:") {
+		t.Errorf("flag: %q", got)
+	}
+}
+
+func TestUnknownKeysInTheFileAreNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "skerry.yaml")
+	text := "log_format: json\nlisten-egde: x\nflags:\n  tokken: t\nplanes:\n  a: 1\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errs := skerry(t, "flags", "list", "--config", file)
+	want := "skerry: " + file + ": unknown: flags.tokken, listen-egde, planes\n"
+	if code != 2 || !strings.HasPrefix(errs, want) {
+		t.Errorf("code %d, %q; want %q", code, errs, want)
+	}
+}
+
+func TestMalformedFileIsNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "skerry.yaml")
+	if err := os.WriteFile(file, []byte("a: [1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errs := skerry(t, "flags", "list", "--config", file)
+	if code != 2 || !strings.HasPrefix(errs, "skerry: "+file+": yaml:") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+func TestHelpNamesTheEnvironmentVariables(t *testing.T) {
+	code, out, _ := skerry(t, "flags", "list", "--help")
+	if code != 0 || !strings.Contains(out, "$SKERRY_URL") || !strings.Contains(out, "$SKERRY_TOKEN") {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+}
+
+func TestInterruptedFollowerEndsWell(t *testing.T) {
+	url, _ := answering(t, map[string]string{
+		"GET /api/v1/audit?limit=50": `{"entries":[{"id":"1","created_at":"2026-01-02T03:04:05.678Z","action":"switch.flag.halted"}],"next_cursor":null}`,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var o, e bytes.Buffer
+	// The first list already fails with a cancelled context; a person who
+	// pressed Ctrl-C has seen enough either way.
+	code := Run(ctx, []string{"audit", "tail", "-f", "--url", url, "--token", "t"}, Streams{Out: &o, Err: &e}, "v")
+	if code != 1 || !strings.Contains(e.String(), "context canceled") {
+		t.Errorf("code %d, %q", code, e.String())
+	}
+}

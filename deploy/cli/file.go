@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"gopkg.in/yaml.v3"
+)
+
+// settings are the values of a YAML file:
+//
+//	log-format: json          # a flag of any command, by its name
+//	writeplane:               # the flags of one command, which win
+//	  listen: 0.0.0.0:8090
+//
+// Names are those of the flags, with - or _.
+type settings struct {
+	path   string
+	values map[string]any
+}
+
+// BeforeResolve reads the file that --config or SKERRY_CONFIG names, as soon
+// as that is known and before other flags take their values from it.
+func (r *root) BeforeResolve(app *kong.Kong, ctx *kong.Context) error {
+	path := os.Getenv("SKERRY_CONFIG")
+	for _, p := range ctx.Path {
+		if p.Flag != nil && p.Flag.Name == "config" {
+			path, _ = ctx.FlagValue(p.Flag).(string)
+		}
+	}
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	defer f.Close()
+	s, err := readSettings(path, f)
+	if err != nil {
+		return err
+	}
+	if err := s.Validate(app.Model); err != nil {
+		return err
+	}
+	ctx.AddResolver(s)
+	return nil
+}
+
+func readSettings(path string, r io.Reader) (*settings, error) {
+	s := &settings{path: path}
+	dec := yaml.NewDecoder(r)
+	if err := dec.Decode(&s.values); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+// Validate names every key that is no flag.
+func (s *settings) Validate(app *kong.Application) error {
+	everywhere := map[string]bool{}
+	collect(app.Node, everywhere)
+	var unknown []string
+	for key, value := range s.values {
+		section, isSection := value.(map[string]any)
+		if !isSection {
+			if !everywhere[dashed(key)] {
+				unknown = append(unknown, key)
+			}
+			continue
+		}
+		node := command(app.Node, key)
+		if node == nil {
+			unknown = append(unknown, key)
+			continue
+		}
+		here := map[string]bool{}
+		collect(node, here)
+		for sub := range section {
+			if !here[dashed(sub)] {
+				unknown = append(unknown, key+"."+sub)
+			}
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	slices.Sort(unknown)
+	return fmt.Errorf("%s: unknown: %s", s.path, strings.Join(unknown, ", "))
+}
+
+// Resolve gives a flag its value from the command's section, else from the
+// top of the file, unless the environment has one.
+func (s *settings) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+	for _, env := range flag.Envs {
+		if _, ok := os.LookupEnv(env); ok {
+			return nil, nil
+		}
+	}
+	for n := parent.Node(); n != nil; n = n.Parent {
+		if section, ok := lookup(s.values, n.Name).(map[string]any); ok && n.Type == kong.CommandNode {
+			if v := lookup(section, flag.Name); v != nil {
+				return scalar(flag, v)
+			}
+		}
+	}
+	v := lookup(s.values, flag.Name)
+	if _, isSection := v.(map[string]any); v == nil || isSection {
+		return nil, nil
+	}
+	return scalar(flag, v)
+}
+
+// scalar writes a YAML value as it would stand on the command line.
+func scalar(flag *kong.Flag, v any) (any, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return fmt.Sprint(v), nil
+	}
+	if !flag.IsSlice() {
+		return nil, errors.New("takes one value, not a list")
+	}
+	words := make([]string, len(list))
+	for i, item := range list {
+		words[i] = fmt.Sprint(item)
+	}
+	return kong.JoinEscaped(words, flag.Tag.Sep), nil
+}
+
+func collect(n *kong.Node, names map[string]bool) {
+	for _, f := range n.Flags {
+		names[f.Name] = true
+	}
+	for _, child := range n.Children {
+		collect(child, names)
+	}
+}
+
+func command(n *kong.Node, name string) *kong.Node {
+	for _, child := range n.Children {
+		if child.Name == dashed(name) {
+			return child
+		}
+	}
+	return nil
+}
+
+func lookup(values map[string]any, name string) any {
+	for key, v := range values {
+		if dashed(key) == name {
+			return v
+		}
+	}
+	return nil
+}
+
+func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }

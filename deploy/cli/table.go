@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// row is one resource as the server showed it.
+type row map[string]any
+
+// text is a member as a person reads it: nested by dots, "-" for nothing.
+func (r row) text(path string) string {
+	var v any = map[string]any(r)
+	for part := range strings.SplitSeq(path, ".") {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return "-"
+		}
+		v = m[part]
+	}
+	switch v := v.(type) {
+	case nil:
+		return "-"
+	case string:
+		return printable(v)
+	case bool:
+		return strconv.FormatBool(v)
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return "?"
+	}
+	return printable(string(raw))
+}
+
+// printable quotes text that would move the terminal's cursor or break the
+// table: much of what is shown was sent by strangers.
+func printable(s string) string {
+	if s == "" {
+		return `""`
+	}
+	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// rows prints a table of the named members ("TITLE=member"), or JSON.
+func (c *client) rows(member string, items []row, columns ...string) error {
+	if c.json {
+		return c.value(map[string]any{member: items})
+	}
+	if len(items) == 0 {
+		_, err := fmt.Fprintf(c.streams.Out, "no %s\n", strings.ReplaceAll(member, "_", " "))
+		return err
+	}
+	return table(c.streams.Out, items, columns...)
+}
+
+func table(out io.Writer, items []row, columns ...string) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	titles := make([]string, len(columns))
+	paths := make([]string, len(columns))
+	for i, col := range columns {
+		titles[i], paths[i], _ = strings.Cut(col, "=")
+	}
+	fmt.Fprintln(w, strings.Join(titles, "\t"))
+	for _, item := range items {
+		cells := make([]string, len(paths))
+		for i, p := range paths {
+			cells[i] = item.text(p)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
+}
+
+// value prints JSON for programs.
+func (c *client) value(v any) error {
+	enc := json.NewEncoder(c.streams.Out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// done prints the server's answer as JSON, or one line about its member.
+func (c *client) done(raw json.RawMessage, member, format string, paths ...string) error {
+	if c.json {
+		return c.value(raw)
+	}
+	var answer row
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &answer); err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+	}
+	if member != "" {
+		inner, _ := answer[member].(map[string]any)
+		answer = row(inner)
+	}
+	args := make([]any, len(paths))
+	for i, p := range paths {
+		args[i] = answer.text(p)
+	}
+	_, err := fmt.Fprintf(c.streams.Out, format+"\n", args...)
+	return err
+}

@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"context"
+	"net/url"
+	"time"
+)
+
+type webhookCommands struct {
+	List         webhookList       `cmd:"" help:"List subscriptions."`
+	Create       webhookCreate     `cmd:"" help:"Subscribe an address to events; the signing secret is printed this once."`
+	Delete       webhookDelete     `cmd:"" help:"Delete a subscription."`
+	RotateSecret webhookRotate     `cmd:"" help:"Give a subscription a new signing secret, printed this once."`
+	Test         webhookTest       `cmd:"" help:"Send a webhook.test event."`
+	Deliveries   webhookDeliveries `cmd:"" help:"List a subscription's deliveries."`
+	DeadLetters  webhookDead       `cmd:"" name:"dead-letters" help:"List deliveries that were given up."`
+	Retry        webhookRetry      `cmd:"" help:"Deliver once more what was given up."`
+	Recover      webhookRecover    `cmd:"" help:"Deliver again what failed within a time."`
+}
+
+const subscriptions = "/api/v1/webhooks/subscriptions"
+
+var deliveryColumns = []string{"ID=id", "EVENT=event", "STATUS=status", "ATTEMPTS=attempts", "CODE=last_status_code",
+	"ERROR=last_error", "NEXT=next_attempt_at", "CREATED=created_at"}
+
+type webhookList struct {
+	connection
+	ofProject
+	listing
+}
+
+// Run lists subscriptions.
+func (cmd *webhookList) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	subs, err := c.list(ctx, subscriptions, "subscriptions", map[string]string{"project_id": cmd.Project}, cmd.Limit)
+	if err != nil {
+		return err
+	}
+	return c.rows("subscriptions", subs, "ID=id", "URL=url", "EVENTS=events", "ENABLED=enabled",
+		"PROJECT=project_id", "ENVIRONMENT=environment")
+}
+
+type webhookCreate struct {
+	connection
+	ofProject
+	Target      string   `arg:"" help:"Address that receives the events (https)."`
+	Events      []string `arg:"" help:"Names or patterns, such as switch.* or pulse.response.submitted."`
+	Description string   `help:"What the subscription is for."`
+	Environment string   `help:"Only this environment: live or test." enum:"live,test," default:"" short:"e"`
+}
+
+// Run creates a subscription.
+func (cmd *webhookCreate) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	body := map[string]any{"url": cmd.Target, "events": cmd.Events}
+	for member, v := range map[string]string{"description": cmd.Description, "project_id": cmd.Project, "environment": cmd.Environment} {
+		if v != "" {
+			body[member] = v
+		}
+	}
+	raw, err := c.do(ctx, request{method: "POST", path: subscriptions, body: body})
+	if err != nil {
+		return err
+	}
+	return c.secret(raw, "subscription", "secret")
+}
+
+// oneSubscription is for commands on a subscription.
+type oneSubscription struct {
+	connection
+	ID string `arg:"" help:"Id of the subscription."`
+}
+
+func (cmd *oneSubscription) path(below string) string {
+	return subscriptions + "/" + url.PathEscape(cmd.ID) + below
+}
+
+type webhookDelete struct{ oneSubscription }
+
+// Run deletes a subscription.
+func (cmd *webhookDelete) Run(ctx context.Context, streams Streams) error {
+	return remove(ctx, cmd.connection, streams, subscriptions+"/", cmd.ID, "deleted")
+}
+
+type webhookRotate struct {
+	oneSubscription
+	Grace time.Duration `help:"How long the old secret signs beside the new one." default:"24h"`
+}
+
+// Run rotates a secret.
+func (cmd *webhookRotate) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	raw, err := c.do(ctx, request{
+		method: "POST", path: cmd.path("/rotate-secret"),
+		body: map[string]int{"grace_period_seconds": int(cmd.Grace.Seconds())},
+	})
+	if err != nil {
+		return err
+	}
+	return c.secret(raw, "subscription", "secret")
+}
+
+type webhookTest struct{ oneSubscription }
+
+// Run queues a test event.
+func (cmd *webhookTest) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	raw, err := c.do(ctx, request{method: "POST", path: cmd.path("/test")})
+	if err != nil {
+		return err
+	}
+	return c.done(raw, "delivery", "queued %s as delivery %s", "event", "id")
+}
+
+type webhookDeliveries struct {
+	oneSubscription
+	listing
+	Status string `help:"Only this status: pending, delivered, failed or dead." enum:"pending,delivered,failed,dead," default:""`
+}
+
+// Run lists deliveries.
+func (cmd *webhookDeliveries) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	items, err := c.list(ctx, cmd.path("/deliveries"), "deliveries", map[string]string{"status": cmd.Status}, cmd.Limit)
+	if err != nil {
+		return err
+	}
+	return c.rows("deliveries", items, deliveryColumns...)
+}
+
+type webhookDead struct {
+	connection
+	listing
+}
+
+// Run lists what was given up.
+func (cmd *webhookDead) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	items, err := c.list(ctx, "/api/v1/webhooks/dead-letters", "dead_letters", nil, cmd.Limit)
+	if err != nil {
+		return err
+	}
+	return c.rows("dead_letters", items, deliveryColumns...)
+}
+
+type webhookRetry struct {
+	connection
+	ID string `arg:"" help:"Id of the delivery."`
+}
+
+// Run queues a delivery again.
+func (cmd *webhookRetry) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	raw, err := c.do(ctx, request{method: "POST", path: "/api/v1/webhooks/deliveries/" + url.PathEscape(cmd.ID) + "/retry"})
+	if err != nil {
+		return err
+	}
+	return c.done(raw, "", "queued "+printable(cmd.ID)+" again")
+}
+
+type webhookRecover struct {
+	oneSubscription
+	Since string `help:"From this time on, ISO 8601." required:"" placeholder:"TIME"`
+	Until string `help:"Up to but not including this time." placeholder:"TIME"`
+}
+
+// Run queues a time's failed deliveries again.
+func (cmd *webhookRecover) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	body := map[string]string{"since": cmd.Since}
+	if cmd.Until != "" {
+		body["until"] = cmd.Until
+	}
+	raw, err := c.do(ctx, request{method: "POST", path: cmd.path("/recover"), body: body})
+	if err != nil {
+		return err
+	}
+	return c.done(raw, "", "queued the failed deliveries since "+printable(cmd.Since)+" again")
+}
+
+type deadLetterCommands struct {
+	List   deadLetterList   `cmd:"" help:"List events that the store refused."`
+	Replay deadLetterReplay `cmd:"" help:"Try to store them again."`
+}
+
+const deadLetters = "/api/v1/ingest/dead-letters"
+
+type deadLetterList struct {
+	connection
+	ofProject
+	listing
+}
+
+// Run lists dead letters.
+func (cmd *deadLetterList) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	query := map[string]string{"project_id": first(cmd.Project, c.project)}
+	items, err := c.list(ctx, deadLetters, "dead_letters", query, cmd.Limit)
+	if err != nil {
+		return err
+	}
+	return c.rows("dead_letters", items, "ID=id", "KIND=kind", "ENVIRONMENT=environment", "REASON=reason",
+		"RECEIVED=received_at", "REPLAYED=replayed_at")
+}
+
+type deadLetterReplay struct {
+	connection
+	IDs []string `arg:"" name:"id" help:"Ids of dead letters."`
+}
+
+// Run replays each in turn and stops at the first that fails.
+func (cmd *deadLetterReplay) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	for _, id := range cmd.IDs {
+		raw, err := c.do(ctx, request{method: "POST", path: deadLetters + "/" + url.PathEscape(id) + "/replay"})
+		if err != nil {
+			return err
+		}
+		if err := c.done(raw, "", "replayed "+printable(id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
