@@ -72,6 +72,8 @@ type Event struct {
 type StoredEntry struct {
 	OrganizationID string
 	ProjectID      string
+	Action         string
+	ResourceID     string
 	Body           json.RawMessage // the entry as the API shows it
 }
 

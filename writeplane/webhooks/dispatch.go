@@ -1,0 +1,233 @@
+package webhooks
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skerry/pkg/seal"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/webhooks/target"
+)
+
+// How many attempts may be in flight.
+const (
+	// perSubscription holds for a target whose newest attempt succeeded; any other
+	// gets one at a time, so that a dead target costs one waiting request.
+	perSubscription = 4
+	// Proven and unproven targets have places of their own in the process: however
+	// many dead ones wait for their time-outs, the living do not queue behind them.
+	provenPlaces   = 256
+	unprovenPlaces = 4096
+)
+
+const (
+	attemptTimeout = 10 * time.Second
+	// lease outlives the time-out with room to store the result.
+	lease = 30 * time.Second
+	// pollInterval finds what falls due by time, and what a lost wake-up left.
+	pollInterval = 500 * time.Millisecond
+	// claimGap collects wake-ups, so that a burst of commits costs few claims.
+	claimGap = 5 * time.Millisecond
+)
+
+// Config is what a Dispatcher needs besides its parts.
+type Config struct {
+	// Now is the clock of schedules, leases and limits; nil is time.Now.
+	Now func() time.Time
+}
+
+// Dispatcher attempts deliveries. Several processes may run one each: row locks and
+// leases share the work and its limits.
+type Dispatcher struct {
+	pool   *pgxpool.Pool
+	store  *commit.Store
+	box    *seal.Sealer
+	client *sender
+	now    func() time.Time
+
+	attempts *prometheus.CounterVec
+	delay    prometheus.Histogram
+
+	wake     chan struct{} // one slot: many reasons to look make one look
+	recorded func(claimed) // tests hear here that a result is stored
+
+	mu     sync.Mutex
+	places [2]int // free places: unproven, proven
+	group  sync.WaitGroup
+}
+
+// NewDispatcher returns a Dispatcher; registry takes its metrics.
+func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, registry prometheus.Registerer, config Config) *Dispatcher {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	d := &Dispatcher{
+		pool: store.Pool(), store: store, box: box, client: newSender(guard), now: config.Now,
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skerry_webhook_attempts_total", Help: "Webhook attempts by result: delivered, failed, dead, refused.",
+		}, []string{"result"}),
+		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "skerry_webhook_first_attempt_seconds", Help: "Time from an event's commit to its first attempt.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}),
+		wake: make(chan struct{}, 1), recorded: func(claimed) {},
+		places: [2]int{unprovenPlaces, provenPlaces},
+	}
+	registry.MustRegister(d.attempts, d.delay)
+	return d
+}
+
+// Run works deliveries off until ctx ends, then waits for the attempts in flight,
+// which are cut off: their deliveries fall due again when their lease ends.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	defer d.client.close()
+	defer d.group.Wait()
+	d.group.Go(func() { d.listen(ctx) })
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	cleanup := time.NewTicker(cleanupInterval)
+	defer cleanup.Stop()
+	for {
+		d.claimAll(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-poll.C:
+		case <-d.wake:
+			select { // let more of the same burst commit
+			case <-ctx.Done():
+				return nil
+			case <-time.After(claimGap):
+			}
+		case <-cleanup.C:
+			if err := d.cleanup(ctx); err != nil && ctx.Err() == nil {
+				slog.Warn("webhook log not cleaned", "error", err)
+			}
+		}
+	}
+}
+
+func (d *Dispatcher) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// listen turns the database's notifications into wake-ups; without a connection the
+// poll finds the work.
+func (d *Dispatcher) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := d.listenOnce(ctx); err != nil && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+func (d *Dispatcher) listenOnce(ctx context.Context) error {
+	pooled, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	conn := pooled.Hijack() // a connection that listens must not go back among the others
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
+		return err
+	}
+	for {
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return err
+		}
+		d.poke()
+	}
+}
+
+// claimAll starts an attempt for every delivery that is due and has a place.
+func (d *Dispatcher) claimAll(ctx context.Context) {
+	for _, proven := range []bool{true, false} {
+		free := d.freePlaces(proven)
+		if free == 0 {
+			continue
+		}
+		claimed, err := claim(ctx, d.pool, d.now(), "", proven, free)
+		if err != nil {
+			if ctx.Err() == nil {
+				slog.Warn("webhook deliveries not claimed", "error", err)
+			}
+			return
+		}
+		for _, c := range claimed {
+			d.occupy(proven, -1)
+			d.group.Go(func() { d.work(ctx, c, proven) })
+		}
+	}
+}
+
+func (d *Dispatcher) freePlaces(proven bool) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.places[kind(proven)]
+}
+
+func (d *Dispatcher) occupy(proven bool, change int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.places[kind(proven)] += change
+}
+
+func kind(proven bool) int {
+	if proven {
+		return 1
+	}
+	return 0
+}
+
+// work attempts one delivery and, while its target keeps answering well, the
+// subscription's next ones in the same place.
+func (d *Dispatcher) work(ctx context.Context, c claimed, proven bool) {
+	defer d.poke()
+	defer d.occupy(proven, +1)
+	for {
+		if c.Attempts == 1 {
+			d.delay.Observe(d.now().Sub(c.CreatedAt).Seconds())
+		}
+		result := d.attempt(ctx, c)
+		if ctx.Err() != nil {
+			return
+		}
+		if err := d.record(ctx, c, result); err != nil {
+			if ctx.Err() == nil {
+				slog.Warn("webhook result not stored; the delivery is tried again when its lease ends", "delivery", c.ID, "error", err)
+			}
+			return
+		}
+		d.recorded(c)
+		if !result.ok {
+			return
+		}
+		more, err := claim(ctx, d.pool, d.now(), c.SubscriptionID, true, 1)
+		if err != nil || len(more) == 0 {
+			return
+		}
+		c = more[0]
+	}
+}
+
+// attempt signs and sends one message.
+func (d *Dispatcher) attempt(ctx context.Context, c claimed) outcome {
+	secrets, err := openSecrets(d.box, c, d.now())
+	if err != nil {
+		return outcome{fault: err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return d.client.send(ctx, c.URL, c.MessageID, c.Body, secrets, time.Now())
+}

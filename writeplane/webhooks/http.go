@@ -1,0 +1,318 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/id"
+	"skerry/pkg/instant"
+	"skerry/pkg/jsonbody"
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/webhooks/target"
+)
+
+// Module serves the management endpoints of supplement §8.
+type Module struct {
+	store  *commit.Store
+	access *access.Store
+	guard  *target.Guard
+}
+
+// New returns a Module.
+func New(store *commit.Store, access *access.Store, guard *target.Guard) *Module {
+	return &Module{store: store, access: access, guard: guard}
+}
+
+var (
+	errDenied = problem.New(problem.Forbidden, "Permission denied")
+	errPlan   = problem.Newf(problem.Forbidden, "plan_required", "%s needs the tier pro or above", EventAuditEntry)
+)
+
+// mayManage tells whether the caller may have a subscription with these settings:
+// a project admin only narrowed to an own project and without the audit stream.
+func mayManage(c *access.Call, organization string, s settings) error {
+	if organization != c.Caller.OrganizationID {
+		return access.ErrNotFound
+	}
+	if s.ProjectID != nil {
+		if err := c.See(access.Project{ID: *s.ProjectID, OrganizationID: organization}); err != nil {
+			return err
+		}
+	}
+	bound := c.Caller.Role < access.OrgAdmin || c.Caller.ProjectID != ""
+	if bound && (s.ProjectID == nil || s.hearsAudit()) {
+		return errDenied
+	}
+	return nil
+}
+
+// find returns a subscription that the caller may manage; one out of sight is absent.
+func (m *Module) find(ctx context.Context, q querier, c *access.Call, subscriptionID string, lock bool) (subscription, error) {
+	if !id.Valid(subscriptionID) {
+		return subscription{}, access.ErrNotFound
+	}
+	where := "s.id = $1 AND s.organization_id = $2"
+	if lock {
+		where += " FOR UPDATE"
+	}
+	s, err := oneSubscription(ctx, q, where, subscriptionID, c.Caller.OrganizationID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, access.ErrNotFound
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, mayManage(c, s.OrganizationID, settingsOf(s.Subscription))
+}
+
+// judge checks settings as a whole: shape, rights, tier, target.
+func (m *Module) judge(ctx context.Context, c *access.Call, s settings) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	organization := c.Caller.OrganizationID
+	if s.ProjectID != nil {
+		if !id.Valid(*s.ProjectID) {
+			return access.ErrNotFound
+		}
+		var err error
+		if organization, err = projectOrganization(ctx, m.store.Pool(), *s.ProjectID); err != nil {
+			return err
+		}
+	}
+	if err := mayManage(c, organization, s); err != nil {
+		return err
+	}
+	if s.hearsAudit() {
+		var tier string
+		if err := m.store.Pool().QueryRow(ctx, "SELECT tier FROM organizations WHERE id = $1", organization).Scan(&tier); err != nil {
+			return fmt.Errorf("read tier: %w", err)
+		}
+		if !access.TierAtLeast(tier, access.Pro) {
+			return errPlan
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a slow name server must not hold the request
+	defer cancel()
+	if err := m.guard.Check(ctx, s.URL); err != nil {
+		return problem.Newf(problem.Invalid, "invalid_url", "%v", err)
+	}
+	return nil
+}
+
+// Create serves POST /api/v1/webhooks/subscriptions.
+func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	var body settings
+	if err := jsonbody.Strict(r, &body); err != nil {
+		return err
+	}
+	if err := m.judge(r.Context(), c, body); err != nil {
+		return err
+	}
+	now := instant.Of(time.Now())
+	s := subscription{OrganizationID: c.Caller.OrganizationID, Subscription: Subscription{
+		ID: id.New(), URL: body.URL, Events: body.Events, Description: body.Description, Enabled: body.Enabled == nil || *body.Enabled,
+		RateLimitPerSecond: body.RateLimitPerSecond, ProjectID: body.ProjectID, Environment: body.Environment, CreatedAt: now, UpdatedAt: now,
+	}}
+	shown, sealed := newSecret(m.access.Sealer(), s.ID)
+	s.secret = sealed
+	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error { return insertSubscription(r.Context(), tx, &s) })
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusCreated, "subscription", s.Subscription, map[string]any{"secret": shown})
+}
+
+// Get serves GET /api/v1/webhooks/subscriptions/{id}.
+func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	s, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusOK, "subscription", s.Subscription, nil)
+}
+
+// Change serves PATCH /api/v1/webhooks/subscriptions/{id}.
+func (m *Module) Change(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	patch, err := jsonbody.Read(r, jsonbody.Limit)
+	if err != nil {
+		return err
+	}
+	if err := jsonbody.Unmarshal(patch, &settings{}, true); err != nil {
+		return err
+	}
+	// The target is resolved before the row is locked: a look-up can take seconds.
+	current, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
+	if err != nil {
+		return err
+	}
+	if _, err := m.merged(r.Context(), c, current.Subscription, patch); err != nil {
+		return err
+	}
+	var changed subscription
+	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		row, err := m.find(r.Context(), tx, c, r.PathValue("id"), true)
+		if err != nil {
+			return err
+		}
+		if err := reply.IfMatch(r, row.Subscription); err != nil {
+			return err
+		}
+		before := row.Subscription
+		next, err := m.merged(r.Context(), c, before, patch)
+		if err != nil {
+			return err
+		}
+		row.URL, row.Events, row.Description, row.Enabled = next.URL, next.Events, next.Description, next.Enabled == nil || *next.Enabled
+		row.RateLimitPerSecond, row.ProjectID, row.Environment = next.RateLimitPerSecond, next.ProjectID, next.Environment
+		if row.Enabled {
+			row.DisabledReason = nil
+		}
+		changed = row
+		return saveSubscription(r.Context(), tx, before, &changed, time.Now())
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusOK, "subscription", changed.Subscription, nil)
+}
+
+// merged applies a merge patch to a subscription's settings and judges the result.
+func (m *Module) merged(ctx context.Context, c *access.Call, s Subscription, patch []byte) (settings, error) {
+	var next settings
+	current, err := json.Marshal(settingsOf(s))
+	if err != nil {
+		return next, fmt.Errorf("marshal subscription: %w", err)
+	}
+	merged, err := jsonbody.MergePatch(current, patch)
+	if err != nil {
+		return next, err
+	}
+	if err := jsonbody.Unmarshal(merged, &next, true); err != nil {
+		return next, err
+	}
+	return next, m.judge(ctx, c, next)
+}
+
+// Delete serves DELETE /api/v1/webhooks/subscriptions/{id}. What was queued for it is
+// not sent any more.
+func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		row, err := m.find(r.Context(), tx, c, r.PathValue("id"), true)
+		if err != nil {
+			return err
+		}
+		if err := reply.IfMatch(r, row.Subscription); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(r.Context(), "UPDATE webhook_subscriptions SET deleted_at = now(), enabled = false WHERE id = $1", row.ID); err != nil {
+			return fmt.Errorf("delete subscription: %w", err)
+		}
+		tx.Audit(row.entry("webhook.subscription.deleted", row.Subscription, nil))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Deleted(w)
+}
+
+// List serves GET /api/v1/webhooks/subscriptions, newest first.
+func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	projects, err := m.visible(r, c)
+	if err != nil {
+		return err
+	}
+	return list(m, w, r, "subscriptions", func(after string, limit int) ([]Subscription, error) {
+		rows, err := m.store.Pool().Query(r.Context(), `
+			SELECT `+subscriptionColumns+` FROM webhook_subscriptions s
+			WHERE s.organization_id = $1 AND s.deleted_at IS NULL AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
+			  AND ($3::uuid IS NULL OR s.id < $3) AND ($2::uuid[] IS NULL OR NOT $5 = ANY (s.events))
+			ORDER BY s.id DESC LIMIT $4`, c.Caller.OrganizationID, projects, optional(after), limit, EventAuditEntry)
+		if err != nil {
+			return nil, err
+		}
+		found, err := pgx.CollectRows(rows, scanSubscription)
+		shown := make([]Subscription, len(found))
+		for i := range found {
+			shown[i] = found[i].Subscription
+		}
+		return shown, err
+	}, func(s Subscription) string { return s.ID })
+}
+
+// visible returns the projects whose subscriptions the caller manages, nil for all of
+// the organization's. A query's project_id narrows them.
+func (m *Module) visible(r *http.Request, c *access.Call) ([]string, error) {
+	if r.URL.Query().Has("project_id") || c.Caller.ProjectID != "" {
+		p, err := m.access.Project(r.Context(), c, r)
+		if err != nil {
+			return nil, err
+		}
+		return []string{p.ID}, nil
+	}
+	if c.Caller.Role >= access.OrgAdmin {
+		return nil, nil
+	}
+	if c.Caller.MemberProjects == nil {
+		return nil, access.ErrProjectRequired
+	}
+	return c.Caller.MemberProjects, nil
+}
+
+// rotation is the body of POST …/rotate-secret.
+type rotation struct {
+	GracePeriodSeconds *int `json:"grace_period_seconds"`
+}
+
+// RotateSecret serves POST /api/v1/webhooks/subscriptions/{id}/rotate-secret: while
+// the grace period lasts, messages carry a signature under either secret.
+func (m *Module) RotateSecret(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	var body rotation
+	if r.ContentLength != 0 {
+		if err := jsonbody.Strict(r, &body); err != nil {
+			return err
+		}
+	}
+	grace := time.Duration(defaultGraceSeconds) * time.Second
+	if body.GracePeriodSeconds != nil {
+		if *body.GracePeriodSeconds < 0 || *body.GracePeriodSeconds > int(maxGrace.Seconds()) {
+			return jsonbody.Invalid("grace_period_seconds must be from 0 to %d", int(maxGrace.Seconds()))
+		}
+		grace = time.Duration(*body.GracePeriodSeconds) * time.Second
+	}
+	var shown string
+	var row subscription
+	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		var err error
+		if row, err = m.find(r.Context(), tx, c, r.PathValue("id"), true); err != nil {
+			return err
+		}
+		before := row.Subscription
+		now := time.Now()
+		row.UpdatedAt = instant.Of(now)
+		var sealed []byte
+		shown, sealed = newSecret(m.access.Sealer(), row.ID)
+		_, err = tx.Exec(r.Context(), `
+			UPDATE webhook_subscriptions SET secret = $2, previous_secret = secret, previous_until = $3, updated_at = $4 WHERE id = $1`,
+			row.ID, sealed, now.Add(grace), now)
+		if err != nil {
+			return fmt.Errorf("rotate secret: %w", err)
+		}
+		tx.Audit(row.entry("webhook.subscription.secret_rotated", before, row.Subscription))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusOK, "subscription", row.Subscription, map[string]any{"secret": shown})
+}

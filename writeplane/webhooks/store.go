@@ -1,0 +1,155 @@
+package webhooks
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/instant"
+	"skerry/pkg/seal"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+)
+
+// resourceType is what audit entries call a subscription.
+const resourceType = "webhook"
+
+// subscription is a row: what is shown, whose it is, and its sealed secrets.
+type subscription struct {
+	Subscription
+	OrganizationID string
+	secret         []byte
+	previousSecret []byte
+	previousUntil  *time.Time
+}
+
+const subscriptionColumns = `s.id::text, s.url, s.events, s.description, s.enabled, s.rate_limit_per_second, s.project_id::text, s.environment,
+	s.disabled_reason, s.created_at, s.updated_at, s.organization_id::text, s.secret, s.previous_secret, s.previous_until`
+
+func scanSubscription(row pgx.CollectableRow) (subscription, error) {
+	var s subscription
+	err := row.Scan(&s.ID, &s.URL, &s.Events, &s.Description, &s.Enabled, &s.RateLimitPerSecond, &s.ProjectID, &s.Environment,
+		&s.DisabledReason, &s.CreatedAt.Time, &s.UpdatedAt.Time, &s.OrganizationID, &s.secret, &s.previousSecret, &s.previousUntil)
+	return s, err
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func oneSubscription(ctx context.Context, q querier, where string, args ...any) (subscription, error) {
+	rows, err := q.Query(ctx, "SELECT "+subscriptionColumns+" FROM webhook_subscriptions s WHERE s.deleted_at IS NULL AND "+where, args...)
+	if err != nil {
+		return subscription{}, fmt.Errorf("read subscription: %w", err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, scanSubscription)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return found, fmt.Errorf("read subscription: %w", err)
+	}
+	return found, err
+}
+
+func lockSubscription(ctx context.Context, tx pgx.Tx, id string) (subscription, error) {
+	return oneSubscription(ctx, tx, "s.id = $1 FOR UPDATE", id)
+}
+
+// insertSubscription stores a new one with its pace and audits it.
+func insertSubscription(ctx context.Context, tx *commit.Tx, s *subscription) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO webhook_subscriptions (id, organization_id, project_id, environment, url, events, description, enabled,
+			rate_limit_per_second, secret, created_at, updated_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)`,
+		s.ID, s.OrganizationID, s.ProjectID, s.Environment, s.URL, s.Events, s.Description, s.Enabled,
+		s.RateLimitPerSecond, s.secret, s.CreatedAt.Time)
+	if err != nil {
+		return fmt.Errorf("insert subscription: %w", err)
+	}
+	if _, err := tx.Exec(ctx, "INSERT INTO webhook_pace (subscription_id) VALUES ($1)", s.ID); err != nil {
+		return fmt.Errorf("insert pace: %w", err)
+	}
+	tx.Audit(s.entry("webhook.subscription.created", nil, s.Subscription))
+	return nil
+}
+
+// saveSubscription stores a changed row and audits the change.
+func saveSubscription(ctx context.Context, tx *commit.Tx, before Subscription, s *subscription, now time.Time) error {
+	s.UpdatedAt = instant.Of(now)
+	_, err := tx.Exec(ctx, `
+		UPDATE webhook_subscriptions SET project_id = $2, environment = $3, url = $4, events = $5, description = $6, enabled = $7,
+			rate_limit_per_second = $8, disabled_reason = $9, updated_at = $10 WHERE id = $1`,
+		s.ID, s.ProjectID, s.Environment, s.URL, s.Events, s.Description, s.Enabled, s.RateLimitPerSecond, s.DisabledReason, now)
+	if err != nil {
+		return fmt.Errorf("update subscription: %w", err)
+	}
+	if s.Enabled && !before.Enabled { // a fresh start: old failures do not disable it again at once
+		if _, err := tx.Exec(ctx, "UPDATE webhook_pace SET failing_since = NULL WHERE subscription_id = $1", s.ID); err != nil {
+			return fmt.Errorf("reset failures: %w", err)
+		}
+	}
+	tx.Audit(s.entry("webhook.subscription.updated", before, s.Subscription))
+	return nil
+}
+
+func (s *subscription) entry(action string, before, after any) commit.Entry {
+	e := commit.Entry{
+		OrganizationID: s.OrganizationID, Action: action, ResourceType: resourceType, ResourceID: s.ID, Before: before, After: after,
+	}
+	if s.ProjectID != nil {
+		e.ProjectID = *s.ProjectID
+	}
+	return e
+}
+
+// newSecret returns a fresh secret as it is shown once, and as it is stored.
+func newSecret(sealer *seal.Sealer, subscriptionID string) (shown string, sealed []byte) {
+	raw := make([]byte, 32)
+	_, _ = rand.Read(raw) // never fails, it ends the process instead
+	return "whsec_" + base64.StdEncoding.EncodeToString(raw), sealer.Seal(secretPurpose(subscriptionID), raw)
+}
+
+const deliveryColumns = `d.id::text, d.event, d.status, d.attempts, d.next_attempt_at, d.last_status_code, d.last_error, d.response_head, d.created_at`
+
+func scanDelivery(row pgx.CollectableRow) (Delivery, error) {
+	var d Delivery
+	var next *time.Time
+	err := row.Scan(&d.ID, &d.Event, &d.Status, &d.Attempts, &next, &d.LastStatusCode, &d.LastError, &d.ResponseHead, &d.CreatedAt.Time)
+	d.NextAttemptAt = instant.OfPtr(next)
+	return d, err
+}
+
+func oneDelivery(ctx context.Context, q querier, sql string, args ...any) (Delivery, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return Delivery{}, fmt.Errorf("read delivery: %w", err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, scanDelivery)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return found, access.ErrNotFound
+	}
+	if err != nil {
+		return found, fmt.Errorf("read delivery: %w", err)
+	}
+	return found, nil
+}
+
+// projectOrganization is the organization of a project that exists.
+func projectOrganization(ctx context.Context, q querier, projectID string) (string, error) {
+	rows, err := q.Query(ctx, "SELECT organization_id::text FROM projects WHERE id = $1 AND deleted_at IS NULL", projectID)
+	if err != nil {
+		return "", fmt.Errorf("read project: %w", err)
+	}
+	organization, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", access.ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("read project: %w", err)
+	}
+	return organization, nil
+}
