@@ -20,10 +20,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"skerry/pkg/atomicfile"
+	"skerry/pkg/dirlock"
 )
 
 // Config says where and how to run the server.
@@ -67,7 +69,7 @@ func (c Config) Validate() error {
 // Server is a running server.
 type Server struct {
 	ns   *server.Server
-	lock *os.File
+	lock *dirlock.Lock
 	url  string
 	stop sync.Once
 }
@@ -87,16 +89,14 @@ func Start(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, err
-	}
-	lock, err := lockDir(cfg.Dir)
+	// NATS itself would share the store and spoil it.
+	lock, err := dirlock.Take(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{lock: lock}
 	if err := s.start(cfg); err != nil {
-		lock.Close()
+		lock.Release()
 		return nil, err
 	}
 	return s, nil
@@ -158,7 +158,7 @@ func (s *Server) Port() int {
 func (s *Server) Stop() {
 	s.stop.Do(func() {
 		s.shutdown()
-		s.lock.Close()
+		s.lock.Release()
 	})
 }
 
@@ -177,27 +177,7 @@ func ownToken(path string) (string, error) {
 		return "", err
 	}
 	token := rand.Text()
-	draft := path + ".new"
-	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
-		return "", err
-	}
-	return token, os.Rename(draft, path)
-}
-
-// lockDir keeps two servers off one store, which NATS itself does not.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s is in use by another process", dir)
-		}
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	return f, nil
+	return token, atomicfile.Write(path, []byte(token+"\n"))
 }
 
 // logger hands the server's warnings and errors to slog and keeps the last

@@ -1,6 +1,8 @@
 package natsserver_test
 
 import (
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,7 +61,7 @@ func TestSecondServerOnTheSameFolderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Stop()
-	want := dir + " is in use by another process"
+	want := dir + " is in use by process " + strconv.Itoa(os.Getpid())
 	if _, err := natsserver.Start(natsserver.Config{Dir: dir}); err == nil || err.Error() != want {
 		t.Fatalf("second start: %v, want %q", err, want)
 	}

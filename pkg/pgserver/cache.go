@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"skerry/pkg/atomicfile"
 )
 
 // cachedCluster copies a fresh cluster out of cfg.InitCache to c.dir, filling
@@ -40,7 +42,7 @@ func cachedCluster(ctx context.Context, c *cluster, cfg Config) (string, error) 
 	secret := filepath.Join(entry, "password")
 	if _, err := os.Stat(filepath.Join(source, "PG_VERSION")); err != nil {
 		c.password = rand.Text()
-		if err := writeSecret(secret, c.password+"\n"); err != nil {
+		if err := atomicfile.Write(secret, []byte(c.password+"\n")); err != nil {
 			return "", err
 		}
 		if err := c.initdb(ctx, source, false); err != nil {

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"skerry/pkg/atomicfile"
 )
 
 // cluster is an initialized PGDATA folder with all that is needed to run it.
@@ -121,12 +123,12 @@ func (c *cluster) create(ctx context.Context, cfg Config) error {
 			return err
 		}
 		c.password = password
-		return writeSecret(filepath.Join(cfg.Dir, "password"), password+"\n")
+		return atomicfile.Write(filepath.Join(cfg.Dir, "password"), []byte(password+"\n"))
 	}
 	// The password is on disk before the cluster exists: a cluster without
 	// its password would be lost, a password without a cluster is replaced.
 	c.password = rand.Text()
-	if err := writeSecret(filepath.Join(cfg.Dir, "password"), c.password+"\n"); err != nil {
+	if err := atomicfile.Write(filepath.Join(cfg.Dir, "password"), []byte(c.password+"\n")); err != nil {
 		return err
 	}
 	return c.initdb(ctx, c.dir, cfg.Durable)
@@ -313,35 +315,6 @@ func (c *cluster) endOrphans(ctx context.Context, log *slog.Logger) error {
 
 func (c *cluster) url(port int, database string) string {
 	return connURL(c.password, port, database)
-}
-
-// lockDir takes the folder for this process. The lock goes with the process,
-// not with the file: nothing has to be cleaned up after kill -9.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(f.Name())
-		f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s is in use by process %s", dir, strings.TrimSpace(string(holder)))
-		}
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	if err := f.Truncate(0); err == nil {
-		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	}
-	return f, nil
-}
-
-func writeSecret(path, text string) error {
-	draft := path + ".new"
-	if err := os.WriteFile(draft, []byte(text), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(draft, path)
 }
 
 func readSecret(path string) (string, error) {

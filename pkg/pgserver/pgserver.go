@@ -38,6 +38,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/atomicfile"
+	"skerry/pkg/dirlock"
 )
 
 // superuser is the role every URL of this package logs in as; it owns the
@@ -86,7 +89,7 @@ func (c Config) Validate() error {
 // Server is a running server.
 type Server struct {
 	cfg  Config
-	lock *os.File
+	lock *dirlock.Lock
 	url  string
 	port int
 	proc *process
@@ -115,16 +118,13 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.Dir = dir
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	lock, err := lockDir(dir)
+	lock, err := dirlock.Take(dir)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, lock: lock}
 	if err := s.start(ctx); err != nil {
-		lock.Close()
+		lock.Release()
 		return nil, err
 	}
 	return s, nil
@@ -223,7 +223,7 @@ func (s *Server) prepare(ctx context.Context, c *cluster) error {
 		}
 	}
 	s.url = c.url(s.port, s.cfg.Database)
-	return writeSecret(filepath.Join(s.cfg.Dir, "url"), s.url+"\n")
+	return atomicfile.Write(filepath.Join(s.cfg.Dir, "url"), []byte(s.url+"\n"))
 }
 
 // URL is the connection URL of Config.Database, password included.
@@ -258,7 +258,7 @@ func (s *Server) Stop() error {
 		<-s.proc.done
 		return nil
 	}
-	defer s.lock.Close()
+	defer s.lock.Release()
 	// A cluster that nobody will read again needs no checkpoint.
 	first := syscall.SIGINT
 	if !s.cfg.Durable {
