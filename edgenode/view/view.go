@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"skerry/edgenode/store"
 	"skerry/pkg/apikey"
 	"skerry/pkg/predicate"
 	"skerry/pkg/state"
@@ -55,8 +56,15 @@ type Environment struct {
 	Decisions any
 	Pulse     any
 
-	cost int64 // bytes this environment is reckoned to hold
+	at     [replication.Lanes]replication.Position // everything up to here is in it
+	parts  [replication.Lanes]store.Positions      // what Revision and Modules are made of
+	halts  map[string]*state.Halt                  // by key of the flag, which may not be there yet
+	bytes  int64                                   // of the documents' bodies
+	hooked int64                                   // of the compiled forms
 }
+
+// cost is how many bytes the environment is reckoned to hold. A decoded document takes about three times its JSON.
+func (e *Environment) cost() int64 { return 4096 + 3*e.bytes + e.hooked }
 
 // Modules are the revisions of parts of an environment, each of its own documents alone. A tag that depends on several
 // parts (a decision depends on cohorts too) is made of several of them.
@@ -72,29 +80,38 @@ type Modules struct {
 type Flag struct {
 	state.Flag
 	Halt     *state.Halt          // nil: not halted
-	Position replication.Position // of the flag's own document; 0 when only the halt is known yet
+	Position replication.Position // of the flag's own document
+
+	size int64 // of its document's body
 }
 
 // Item is one config item.
 type Item struct {
 	state.ConfigItem
 	Position replication.Position
+
+	size int64
 }
 
 // Survey is one survey, whole.
 type Survey struct {
 	state.Survey
 	Position replication.Position
+
+	size int64
 }
 
 // Cohort is a set of users: by predicate, by a list of members, or both.
 type Cohort struct {
 	Name      string
 	Predicate *predicate.Predicate // nil: by members alone
-	members   *members
+
+	members *memberList // nil: by predicate alone
+	size    int64
 }
 
-// Has tells whether the cohort's member list names the id. It does not evaluate Predicate.
+// Has tells whether the cohort's member list names the id. It does not evaluate Predicate. It may read the disk, and
+// for the instant in which a change of the list is stored it may be ahead of the environment's revision.
 func (c *Cohort) Has(distinctID string) bool { return c.members.has(distinctID) }
 
 // Flag finds a flag by its key. A halt without its flag is no flag: ok is false.
