@@ -76,6 +76,7 @@ func (c Caller) Sees(p Project) bool {
 // Call is one authenticated request to the write plane.
 type Call struct {
 	Caller    Caller
+	Key       KeyIdentity // of a key-authenticated route; Caller is zero there
 	RequestID string
 	IP        string // the client's, as told by trusted proxies only
 	UserAgent string

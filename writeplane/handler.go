@@ -1,0 +1,356 @@
+package writeplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"skerry/pkg/id"
+	"skerry/pkg/jsonbody"
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
+	"skerry/writeplane/access"
+	"skerry/writeplane/postgres"
+)
+
+// HandlerConfig says how requests reach the plane.
+type HandlerConfig struct {
+	// TrustedProxies are the peers whose X-Forwarded-For is believed: edges and load
+	// balancers. Everybody else is their own address.
+	TrustedProxies []netip.Prefix
+	// Observe, when set, hears of every answer: the route's path ("" for an unknown
+	// one), its method, the status and how long it took.
+	Observe func(method, path string, status int, took time.Duration)
+}
+
+// errUnavailable is the 503 of a plane whose database is away.
+var errUnavailable = problem.New(problem.Unavailable, "Service temporarily unavailable")
+
+// handler is the outermost layer of the plane: it gives every request an id, finds
+// its route, knows its caller, bounds its body and words whatever goes wrong.
+type handler struct {
+	config HandlerConfig
+	access *access.Store
+	mux    *http.ServeMux
+}
+
+// NewHandler serves the routes. Unknown paths are 404, known paths with another
+// method 405 with Allow; a panic is answered as 500 and ends only its own request.
+func NewHandler(config HandlerConfig, store *access.Store, routes []Route) http.Handler {
+	h := &handler{config: config, access: store, mux: http.NewServeMux()}
+	byPath := map[string]map[string]Route{}
+	for _, route := range routes {
+		if byPath[route.Path] == nil {
+			byPath[route.Path] = map[string]Route{}
+		}
+		if _, twice := byPath[route.Path][route.Method]; twice {
+			panic("BUG: two routes for " + route.Method + " " + route.Path)
+		}
+		byPath[route.Path][route.Method] = route
+	}
+	// One pattern per path, without a method: patterns with methods would conflict as
+	// soon as one path is more specific than another.
+	for path, methods := range byPath {
+		h.mux.Handle(path, h.methods(path, methods))
+	}
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { reply.Error(w, r, access.ErrNotFound) })
+	return h
+}
+
+func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := &answer{ResponseWriter: rw}
+	requestID := requestID(r.Header.Get(reply.RequestIDHeader))
+	w.Header().Set(reply.RequestIDHeader, requestID)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	begun := time.Now()
+	defer func() {
+		h.recovered(w, r, recover())
+		took := time.Since(begun)
+		if h.config.Observe != nil {
+			h.config.Observe(r.Method, w.route, w.status, took)
+		}
+		// The query is not logged: it may hold a key.
+		slog.Debug("request", "request_id", requestID, "method", r.Method, "path", r.URL.Path, "status", w.status, "took", took)
+	}()
+	if !clean(r.URL.EscapedPath()) {
+		// The mux would redirect to the cleaned path; such a path is simply unknown.
+		reply.Error(w, r, access.ErrNotFound)
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
+
+// clean reports whether the mux takes the path as it is.
+func clean(path string) bool {
+	if !strings.HasPrefix(path, "/") || strings.Contains(path, "//") {
+		return false
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "." || segment == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *handler) recovered(w *answer, r *http.Request, fault any) {
+	if fault == nil {
+		return
+	}
+	if fault == http.ErrAbortHandler {
+		panic(fault) // the server's own way to break a connection off
+	}
+	requestID := w.Header().Get(reply.RequestIDHeader)
+	slog.Error("request panicked", "request_id", requestID, "method", r.Method, "path", r.URL.Path, "panic", fault, "stack", string(debug.Stack()))
+	if w.status != 0 {
+		panic(http.ErrAbortHandler) // half an answer is out: only breaking off tells the client
+	}
+	w.Header().Del("Content-Length")
+	w.Header().Del("ETag")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusInternalServerError)
+	_, _ = w.Write(problem.Internal(requestID))
+}
+
+// methods serves one path.
+func (h *handler) methods(path string, routes map[string]Route) http.Handler {
+	allowed := make([]string, 0, len(routes)+1)
+	for method := range routes {
+		allowed = append(allowed, method)
+	}
+	if _, get := routes[http.MethodGet]; get {
+		allowed = append(allowed, http.MethodHead)
+	}
+	slices.Sort(allowed)
+	allow := strings.Join(allowed, ", ")
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w := rw.(*answer)
+		w.route = path
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		route, known := routes[method]
+		if !known {
+			w.Header().Set("Allow", allow)
+			reply.Error(w, r, problem.New(problem.MethodUnknown, "method_not_allowed"))
+			return
+		}
+		if err := h.serve(w, r, route); err != nil {
+			reply.Error(w, r, worded(r.Context(), err))
+		}
+	})
+}
+
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, route Route) error {
+	call := &access.Call{
+		RequestID: w.Header().Get(reply.RequestIDHeader), IP: clientAddress(r, h.config.TrustedProxies),
+		UserAgent: bounded(r.UserAgent(), maxUserAgent),
+	}
+	if err := h.admit(r, route, call); err != nil {
+		return err
+	}
+	if limit := route.MaxBody; limit >= 0 {
+		if limit == 0 {
+			limit = jsonbody.Limit
+		}
+		if r.ContentLength > limit {
+			return problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", limit)
+		}
+		// One byte more than the limit shows the reader that there is more.
+		r.Body = http.MaxBytesReader(w, r.Body, limit+1)
+	}
+	return route.Handle(w, r, call)
+}
+
+// admit finds out who calls and whether they may.
+func (h *handler) admit(r *http.Request, route Route, call *access.Call) (err error) {
+	words := refusals[route.Family]
+	switch route.Needs {
+	case Public:
+		return nil
+	case Key:
+		key := r.Header.Get("X-Api-Key")
+		if key == "" {
+			return words.noKey
+		}
+		identity, ok, err := h.access.ByKey(r.Context(), key)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return words.unknownKey
+		}
+		call.Key = identity
+		return nil
+	}
+	call.Caller, err = h.access.Authenticate(r.Context(), r.Header.Get("Authorization"))
+	switch {
+	case errors.Is(err, access.ErrNoToken):
+		return words.noToken
+	case errors.Is(err, access.ErrBadToken):
+		return words.badToken
+	case err != nil:
+		return err
+	case call.Caller.Role < permissionRoles[route.Needs],
+		route.Needs >= OrgAdmin && call.Caller.ProjectID != "":
+		return words.forbidden
+	}
+	return nil
+}
+
+// refusal is how one family words who may not pass.
+type refusal struct{ noToken, badToken, forbidden, noKey, unknownKey *problem.Error }
+
+func tokens(noToken, badToken, forbidden string) refusal {
+	return refusal{noToken: problem.New(problem.Unauthorized, noToken), badToken: problem.New(problem.Unauthorized, badToken),
+		forbidden: problem.New(problem.Forbidden, forbidden),
+		noKey:     problem.New(problem.Unauthorized, "missing x-api-key"), unknownKey: problem.New(problem.Unauthorized, "invalid api key")}
+}
+
+func keys(noKey, unknownKey *problem.Error) refusal {
+	words := tokens("Invalid token", "Invalid token", "Permission denied")
+	words.noKey, words.unknownKey = noKey, unknownKey
+	return words
+}
+
+var refusals = [...]refusal{
+	Management: tokens("Invalid token", "Invalid token", "Permission denied"),
+	Symbols:    tokens("missing_authorization", "invalid_token", "permission_denied"),
+	Audit:      tokens("missing_authorization", "invalid_token", "permission_denied"),
+	Pulse:      keys(problem.New(problem.Unauthorized, "missing_api_key"), problem.New(problem.Unauthorized, "invalid_api_key")),
+	Halt:       keys(problem.New(problem.Unauthorized, "missing x-api-key"), problem.New(problem.Unauthorized, "invalid api key")),
+	Ingestion:  keys(problem.New(problem.Unauthorized, "Missing API key"), problem.New(problem.Forbidden, "Unknown API key")),
+}
+
+// worded turns what a database that is away does into a 503; everything else is for
+// reply.Error.
+func worded(ctx context.Context, err error) error {
+	var p *problem.Error
+	if errors.As(err, &p) || ctx.Err() != nil || !away(err) {
+		return err
+	}
+	slog.Warn("database away", "error", err)
+	return errUnavailable
+}
+
+// away is postgres.Unavailable for errors of which nobody knows that the database
+// made them: a fault of ours must stay a 500.
+func away(err error) bool {
+	var pgErr *pgconn.PgError
+	var connect *pgconn.ConnectError
+	var network net.Error
+	switch {
+	case errors.As(err, &pgErr):
+		return postgres.Unavailable(err)
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err):
+		return true
+	}
+	text := err.Error()
+	return strings.HasSuffix(text, "conn closed") || strings.HasSuffix(text, "closed pool")
+}
+
+const (
+	maxRequestID = 128
+	maxUserAgent = 512
+)
+
+// requestID is the caller's id when it is 1–128 visible ASCII characters, else a fresh one.
+func requestID(sent string) string {
+	if sent == "" || len(sent) > maxRequestID {
+		return id.New()
+	}
+	for i := range len(sent) {
+		if sent[i] < '!' || sent[i] > '~' {
+			return id.New()
+		}
+	}
+	return sent
+}
+
+func bounded(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// clientAddress is the nearest address that no trusted proxy vouches for: the peer's
+// own, or, when the peer is trusted, the last untrusted one of X-Forwarded-For. What
+// a client writes into that header itself stands further left and is never believed.
+func clientAddress(r *http.Request, trusted []netip.Prefix) string {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	client := peer.Addr().Unmap().WithZone("")
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(hops) - 1; i >= 0 && trusts(trusted, client); i-- {
+		hop, err := netip.ParseAddr(strings.Trim(strings.TrimSpace(hops[i]), "[]"))
+		if err != nil {
+			break
+		}
+		client = hop.Unmap().WithZone("")
+	}
+	return client.String()
+}
+
+func trusts(trusted []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(address) })
+}
+
+// answer remembers whether and how a request was answered.
+type answer struct {
+	http.ResponseWriter
+	status int
+	route  string
+}
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 && status >= http.StatusOK {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+// ReadFrom keeps the copy of a file within the kernel where the server can.
+func (a *answer) ReadFrom(from io.Reader) (int64, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return io.Copy(a.ResponseWriter, from)
+}
+
+// Flush sends what was written so far; http.ResponseController uses Unwrap for the rest.
+func (a *answer) Flush() {
+	if f, ok := a.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+// Unwrap lets http.ResponseController reach the server's own writer.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+var _ interface {
+	http.ResponseWriter
+	http.Flusher
+	io.ReaderFrom
+} = (*answer)(nil)
