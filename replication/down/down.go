@@ -89,14 +89,17 @@ type Ledger interface {
 	Graves
 }
 
-// Lease makes sure that one publisher works at a time. (If two ever do, the stream refuses one of them; the lease
-// spares them the quarrel.)
-type Lease interface {
-	// Acquire takes or renews the lease for a term; false: another holds it.
-	Acquire(ctx context.Context, term time.Duration) (bool, error)
+// Leases make sure that one publisher works at a time. (If two ever do, the stream refuses one of them; the lease spares
+// them the quarrel.)
+type Leases interface {
+	// Acquire takes or renews a named lease for a term; false: another holds it.
+	Acquire(ctx context.Context, name string, term time.Duration) (bool, error)
 	// Release gives it back early.
-	Release(ctx context.Context) error
+	Release(ctx context.Context, name string) error
 }
+
+// LeaseName is the publisher's lease.
+const LeaseName = "publisher"
 
 // ErrSuperseded means that another publisher, or another epoch, has taken over.
 var ErrSuperseded = errors.New("superseded by another publisher")

@@ -341,7 +341,7 @@ func (l *laneWriter) sweep(ctx context.Context) error {
 			return err
 		}
 		for _, d := range buried {
-			if err := l.stream.Purge(ctx, jetstream.WithPurgeSubject(string(d.Subject))); err != nil {
+			if err := l.bury(ctx, d); err != nil {
 				return fmt.Errorf("purge %s: %w", d.Subject, err)
 			}
 		}
@@ -352,4 +352,23 @@ func (l *laneWriter) sweep(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// bury takes one tombstone out of the stream: by its sequence, not by its subject, so that a publisher that was paused
+// here cannot take out what its successor has put in its place.
+func (l *laneWriter) bury(ctx context.Context, d replication.Document) error {
+	msg, err := l.stream.GetLastMsgForSubject(ctx, string(d.Subject))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if in, err := replication.Decode(msg.Data); err != nil || in.Position != d.Position {
+		return err
+	}
+	if err := l.stream.DeleteMsg(ctx, msg.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return err
+	}
+	return nil
 }

@@ -49,7 +49,7 @@ type Publisher struct {
 	conn   *nats.Conn
 	js     jetstream.JetStream
 	ledger Ledger
-	lease  Lease
+	leases Leases
 	listen func(ctx context.Context, wake func()) error
 	config PublisherConfig
 	lanes  [replication.Lanes]*laneWriter
@@ -64,13 +64,13 @@ const window = 512
 
 // NewPublisher makes a publisher. listen calls wake after every commit that may have put documents, until its context
 // ends; it may miss some, polling makes up for that.
-func NewPublisher(conn *nats.Conn, ledger Ledger, lease Lease, listen func(ctx context.Context, wake func()) error, config PublisherConfig) (*Publisher, error) {
+func NewPublisher(conn *nats.Conn, ledger Ledger, leases Leases, listen func(ctx context.Context, wake func()) error, config PublisherConfig) (*Publisher, error) {
 	config = config.withDefaults()
 	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(int(replication.Lanes)*window), jetstream.WithPublishAsyncTimeout(config.Term))
 	if err != nil {
 		return nil, fmt.Errorf("open jetstream: %w", err)
 	}
-	p := &Publisher{conn: conn, js: js, ledger: ledger, lease: lease, listen: listen, config: config}
+	p := &Publisher{conn: conn, js: js, ledger: ledger, leases: leases, listen: listen, config: config}
 	for lane := range replication.Lanes {
 		p.lanes[lane] = &laneWriter{publisher: p, lane: lane, woken: make(chan struct{}, 1), log: config.Log.With("lane", lane.String())}
 	}
@@ -108,7 +108,7 @@ func (p *Publisher) Status() PublisherStatus {
 func (p *Publisher) Run(ctx context.Context) error {
 	retry := p.config.Term / 5
 	for ctx.Err() == nil {
-		held, err := p.lease.Acquire(ctx, p.config.Term)
+		held, err := p.leases.Acquire(ctx, LeaseName, p.config.Term)
 		switch {
 		case err != nil:
 			p.report(false, fmt.Errorf("acquire the publisher's lease: %w", err))
@@ -139,7 +139,7 @@ func (p *Publisher) lead(ctx context.Context) error {
 	running.Wait()
 	release, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer done()
-	if err := p.lease.Release(release); err != nil {
+	if err := p.leases.Release(release, LeaseName); err != nil {
 		p.config.Log.Warn("release the publisher's lease", "error", err)
 	}
 	return context.Cause(ctx)
@@ -155,7 +155,7 @@ func (p *Publisher) keepLease(ctx context.Context) error {
 			return ctx.Err()
 		}
 		attempt, done := context.WithTimeout(ctx, p.config.Term-time.Since(last))
-		held, err := p.lease.Acquire(attempt, p.config.Term)
+		held, err := p.leases.Acquire(attempt, LeaseName, p.config.Term)
 		done()
 		switch {
 		case err == nil && !held:
