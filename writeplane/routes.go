@@ -4,6 +4,9 @@ package writeplane
 
 import (
 	"skerry/writeplane/access"
+	"skerry/writeplane/surveys"
+	"skerry/writeplane/surveys/responses"
+	"skerry/writeplane/webhooks"
 )
 
 // Route is one line of the plane's table: what answers where, and for whom.
@@ -54,7 +57,11 @@ const (
 // Modules are the owners of handlers. One that is nil has no routes, so that a test
 // can serve a part of the plane.
 type Modules struct {
-	Access *access.Store
+	Access   *access.Store
+	Webhooks *webhooks.Module
+
+	Surveys   *surveys.Module
+	Responses *responses.Module
 }
 
 // Routes is the table of every path that the write plane answers.
@@ -63,6 +70,43 @@ func Routes(m Modules) []Route {
 	add := func(routes ...Route) { table = append(table, routes...) }
 	if a := m.Access; a != nil {
 		add(Route{Method: "GET", Path: "/.well-known/jwks.json", Needs: Public, Handle: a.JWKS})
+	}
+	if m := m.Webhooks; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.List},
+			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.Create},
+			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Get},
+			Route{Method: "PATCH", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Change},
+			Route{Method: "DELETE", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Delete},
+			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/rotate-secret", Needs: ProjectAdmin, Handle: m.RotateSecret},
+			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/test", Needs: ProjectAdmin, Handle: m.Test},
+			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/recover", Needs: ProjectAdmin, Handle: m.Recover},
+			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}/deliveries", Needs: ProjectAdmin, Handle: m.Deliveries},
+			Route{Method: "GET", Path: "/api/v1/webhooks/dead-letters", Needs: ProjectAdmin, Handle: m.DeadLetters},
+			Route{Method: "POST", Path: "/api/v1/webhooks/deliveries/{id}/retry", Needs: ProjectAdmin, Handle: m.Retry},
+		)
+	}
+	if m := m.Surveys; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/pulse/surveys", Needs: Viewer, Handle: m.List},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys", Needs: Editor, Handle: m.Create},
+			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}", Needs: Viewer, Handle: m.Get},
+			Route{Method: "PATCH", Path: "/api/v1/pulse/surveys/{id}", Needs: Editor, Handle: m.Patch},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/publish", Needs: Editor, Handle: m.PublishRoute},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/close", Needs: Editor, Handle: m.CloseRoute},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/reopen", Needs: Editor, Handle: m.ReopenRoute},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/archive", Needs: Editor, Handle: m.ArchiveRoute},
+		)
+	}
+	if m := m.Responses; m != nil {
+		add(
+			Route{Method: "POST", Path: "/api/pulse/responses", Needs: Key, Family: Pulse, Handle: m.Submit, MaxBody: -1},
+			Route{Method: "GET", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.GetPartial},
+			Route{Method: "PUT", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.SavePartial, MaxBody: -1},
+			Route{Method: "DELETE", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.DeletePartial},
+			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/responses", Needs: Viewer, Handle: m.List},
+			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/summary", Needs: Viewer, Handle: m.Summary},
+		)
 	}
 	return table
 }

@@ -1,0 +1,180 @@
+package writeplane
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"skerry/writeplane/access"
+	"skerry/writeplane/webhooks"
+	"skerry/writeplane/webhooks/target"
+)
+
+func webhookServer(t *testing.T) (*plane, *httptest.Server) {
+	t.Helper()
+	p := newPlane(t)
+	guard := target.New(target.Config{AllowCIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	return p, p.serve(t, HandlerConfig{}, Routes(Modules{Webhooks: webhooks.New(p.commits, p.access, guard)})...)
+}
+
+func decoded[T any](t *testing.T, e exchange) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(e.body), &v); err != nil {
+		t.Fatalf("%d %s: %v", e.status, e.body, err)
+	}
+	return v
+}
+
+type created struct {
+	Subscription webhooks.Subscription `json:"subscription"`
+	Secret       string                `json:"secret"`
+}
+
+func TestWebhookSecretIsShownOnCreateAndRotateOnly(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/hook","events":["switch.*"],"description":"d"}`, admin...)
+	first := decoded[created](t, e)
+	if e.status != 201 || !strings.HasPrefix(first.Secret, "whsec_") || !first.Subscription.Enabled || e.header.Get("ETag") == "" {
+		t.Fatalf("create: %d %s", e.status, e.body)
+	}
+	path := "/api/v1/webhooks/subscriptions/" + first.Subscription.ID
+	for name, e := range map[string]exchange{
+		"get":   call(t, server, "GET", path, "", admin...),
+		"list":  call(t, server, "GET", "/api/v1/webhooks/subscriptions", "", admin...),
+		"patch": call(t, server, "PATCH", path, `{"description":"e"}`, admin...),
+	} {
+		if e.status != 200 || strings.Contains(e.body, "whsec_") || !strings.Contains(e.body, first.Subscription.ID) {
+			t.Errorf("%s: %d %s", name, e.status, e.body)
+		}
+	}
+	rotated := decoded[created](t, call(t, server, "POST", path+"/rotate-secret", `{"grace_period_seconds":60}`, admin...))
+	if rotated.Secret == first.Secret || !strings.HasPrefix(rotated.Secret, "whsec_") || rotated.Subscription.ID != first.Subscription.ID {
+		t.Errorf("rotate: %+v", rotated)
+	}
+	var inLog, inRows int
+	if err := p.db.Owner.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE e::text LIKE '%whsec_%') FROM audit_entries e").Scan(&inLog); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.db.Owner.QueryRow(t.Context(), "SELECT count(*) FROM webhook_subscriptions WHERE encode(secret, 'escape') LIKE '%whsec_%'").Scan(&inRows); err != nil || inLog+inRows != 0 {
+		t.Errorf("the secret stands in %d audit entries and %d rows (%v)", inLog, inRows, err)
+	}
+}
+
+func TestWebhookBodiesAreCheckedWhole(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	for body, want := range map[string]string{
+		`{"events":["*"]}`:                                                                                    `400 {"error":"invalid_body","message":"url is required"}`,
+		`{"url":"https://93.184.216.34/"}`:                                                                    `400 {"error":"invalid_body","message":"events is required"}`,
+		`{"url":"https://93.184.216.34/","events":["x"],"y":1}`:                                               `400 {"error":"invalid_body","message":"unknown member \"y\""}`,
+		`{"url":"https://93.184.216.34/","events":["nope"]}`:                                                  `400 {"error":"invalid_events"`,
+		`{"url":"https://93.184.216.34/","events":["nope.*"]}`:                                                `400 {"error":"invalid_events"`,
+		`{"url":"https://93.184.216.34/","events":["sw*"]}`:                                                   `400 {"error":"invalid_events"`,
+		`{"url":"https://10.0.0.1/","events":["*"]}`:                                                          `400 {"error":"invalid_url"`,
+		`{"url":"https://0x0a.1/","events":["*"]}`:                                                            `400 {"error":"invalid_url"`,
+		`{"url":"http://93.184.216.34/","events":["*"]}`:                                                      `400 {"error":"invalid_url"`,
+		`{"url":"https://a:b@93.184.216.34/","events":["*"]}`:                                                 `400 {"error":"invalid_url"`,
+		`{"url":"https://93.184.216.34/","events":["*"],"rate_limit_per_second":0}`:                           `400 {"error":"invalid_body"`,
+		`{"url":"https://93.184.216.34/","events":["*"],"environment":"prod"}`:                                `400 {"error":"invalid_body"`,
+		`{"url":"https://93.184.216.34/","events":["*"],"description":"` + strings.Repeat("x", 1001) + `"}`:   `400 {"error":"invalid_body"`,
+		`{"url":"https://93.184.216.34/","events":["*"],"description":"` + strings.Repeat("x", 10<<20) + `"}`: `413 {"error":"payload_too_large"`,
+		`{"url":"https://93.184.216.34/","events":["*"],"project_id":"0198c000-0000-7000-8000-00000000ffff"}`: `404 {"error":"not_found"}`,
+		`[]`: `400 {"error":"invalid_body"`,
+	} {
+		e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", body, admin...)
+		if got := jsonStatus(e); !strings.HasPrefix(got, want) {
+			t.Errorf("%.90s: %.200s, want %s", body, got, want)
+		}
+	}
+	list := decoded[map[string]any](t, call(t, server, "GET", "/api/v1/webhooks/subscriptions", "", admin...))
+	if n := len(list["subscriptions"].([]any)); n != 0 {
+		t.Errorf("%d subscriptions were left by refused bodies", n)
+	}
+}
+
+func jsonStatus(e exchange) string {
+	status, _ := json.Marshal(e.status)
+	return string(status) + " " + e.body
+}
+
+func TestWebhooksOfOthersAreAbsent(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	other := access.NewFounding("Other", "Other", access.Pro)
+	strangers, err := p.access.Bootstrap(t.Context(), p.commits, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, stranger := bearer(p.tokens["admin"]), bearer(strangers["owner"])
+	s := decoded[created](t, call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"https://93.184.216.34/","events":["*"]}`, admin...)).Subscription
+	d := decoded[map[string]webhooks.Delivery](t, call(t, server, "POST", "/api/v1/webhooks/subscriptions/"+s.ID+"/test", "", admin...))["delivery"]
+	if d.Event != "webhook.test" || d.Status != "pending" {
+		t.Fatalf("test delivery %+v", d)
+	}
+	for _, request := range [][3]string{
+		{"GET", "/api/v1/webhooks/subscriptions/" + s.ID, ""}, {"PATCH", "/api/v1/webhooks/subscriptions/" + s.ID, `{"enabled":false}`},
+		{"DELETE", "/api/v1/webhooks/subscriptions/" + s.ID, ""}, {"POST", "/api/v1/webhooks/subscriptions/" + s.ID + "/test", ""},
+		{"POST", "/api/v1/webhooks/subscriptions/" + s.ID + "/rotate-secret", "{}"}, {"GET", "/api/v1/webhooks/subscriptions/" + s.ID + "/deliveries", ""},
+		{"POST", "/api/v1/webhooks/deliveries/" + d.ID + "/retry", ""}, {"GET", "/api/v1/webhooks/subscriptions/nonsense", ""},
+		{"POST", "/api/v1/webhooks/subscriptions/" + s.ID + "/recover", `{"since":"2026-01-01T00:00:00Z"}`},
+	} {
+		if e := call(t, server, request[0], request[1], request[2], stranger...); e.status != 404 || e.body != `{"error":"not_found"}` {
+			t.Errorf("%s %s as a stranger: %d %s", request[0], request[1], e.status, e.body)
+		}
+	}
+	if after := decoded[created](t, call(t, server, "GET", "/api/v1/webhooks/subscriptions/"+s.ID, "", admin...)).Subscription; !after.Enabled {
+		t.Error("a stranger's request had an effect")
+	}
+	for _, role := range []string{"viewer", "editor"} {
+		if e := call(t, server, "GET", "/api/v1/webhooks/subscriptions", "", bearer(p.tokens[role])...); e.status != 403 || e.body != `{"error":"Permission denied"}` {
+			t.Errorf("%s lists subscriptions: %d %s", role, e.status, e.body)
+		}
+	}
+	if e := call(t, server, "GET", "/api/v1/webhooks/subscriptions", ""); e.status != 401 || e.body != `{"error":"Invalid token"}` {
+		t.Errorf("without a token: %d %s", e.status, e.body)
+	}
+}
+
+func TestWebhookChangesHonourIfMatchAndMerge(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"https://93.184.216.34/","events":["*"],"rate_limit_per_second":5}`, admin...)
+	s := decoded[created](t, e).Subscription
+	path := "/api/v1/webhooks/subscriptions/" + s.ID
+	stale := e.header.Get("ETag")
+	e = call(t, server, "PATCH", path, `{"rate_limit_per_second":null,"enabled":false}`, append(admin, "If-Match", stale)...)
+	changed := decoded[created](t, e).Subscription
+	if e.status != 200 || changed.RateLimitPerSecond != nil || changed.Enabled || changed.URL != s.URL || len(changed.Events) != 1 {
+		t.Errorf("merge: %d %s", e.status, e.body)
+	}
+	for _, method := range []string{"PATCH", "DELETE"} {
+		if e := call(t, server, method, path, `{"enabled":true}`, append(admin, "If-Match", stale)...); e.status != 412 {
+			t.Errorf("%s under a stale tag: %d %s", method, e.status, e.body)
+		}
+	}
+	if e := call(t, server, "DELETE", path, "", admin...); e.status != 200 || e.body != `{"deleted":true}` {
+		t.Errorf("delete: %d %s", e.status, e.body)
+	}
+	if e := call(t, server, "GET", path, "", admin...); e.status != 404 {
+		t.Errorf("after the deletion: %d %s", e.status, e.body)
+	}
+}
+
+func TestAuditStreamNeedsTierPro(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	if _, err := p.db.Owner.Exec(t.Context(), "UPDATE organizations SET tier = 'hobby'"); err != nil {
+		t.Fatal(err)
+	}
+	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"https://93.184.216.34/","events":["audit.entry.created"]}`, bearer(p.tokens["admin"])...)
+	if e.status != 403 || !strings.HasPrefix(e.body, `{"error":"plan_required"`) {
+		t.Errorf("%d %s", e.status, e.body)
+	}
+}

@@ -1,0 +1,195 @@
+// Package writeplane is the central plane: the one place where things are changed,
+// and the final store of what edges send (design: the plane on one page).
+//
+// New builds everything from top to bottom; Run serves until its context ends. A
+// process holds no state of its own: several may run on one database, and leases and
+// row locks share the work among them.
+package writeplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skerry/pkg/id"
+	"skerry/pkg/serve"
+	"skerry/replication/down"
+	"skerry/writeplane/access"
+	"skerry/writeplane/audit"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/lease"
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/publish"
+	"skerry/writeplane/webhooks"
+	"skerry/writeplane/webhooks/target"
+)
+
+// Config says what a process of the plane connects to and where it listens.
+type Config struct {
+	Listen         string // of the API; "127.0.0.1:0" picks a free port
+	ListenOperator string // of /healthz, /readyz, /metrics, /status, pprof
+	Postgres       postgres.Config
+	NATS           string // URL of the NATS server or cluster
+	NATSOptions    []nats.Option
+	StreamReplicas int // of the state streams; 0 means 1
+
+	Access access.Config
+	// TrustedProxies are the peers whose X-Forwarded-For is believed: the edges.
+	TrustedProxies []netip.Prefix
+	Webhooks       target.Config
+}
+
+// Plane is one process of the write plane.
+type Plane struct {
+	db       *postgres.DB
+	conn     *nats.Conn
+	api, ops net.Listener
+	group    serve.Group
+
+	// Access and Store are what `skerry up` founds the first organization with.
+	Access *access.Store
+	Store  *commit.Store
+}
+
+// New connects, builds every module and listens. The schema must be current: see
+// postgres.Migrate. What New opened, Run or Close closes.
+func New(ctx context.Context, config Config) (_ *Plane, err error) {
+	p := &Plane{}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if p.db, err = postgres.Open(ctx, config.Postgres); err != nil {
+		return nil, err
+	}
+	if p.conn, err = connectNATS(config); err != nil {
+		return nil, err
+	}
+	registry := serve.NewRegistry()
+
+	p.Store = commit.New(p.db.App, commit.Sinks{Audit: audit.Append, Deliveries: webhooks.Enqueue})
+	if p.Access, err = access.New(ctx, config.Access, p.db.App); err != nil {
+		return nil, err
+	}
+	p.group.Add("key usage", p.Access.Run)
+
+	leases := lease.New(p.db.App, id.New())
+	publisher, err := newPublisher(p.db, p.conn, leases, config.StreamReplicas)
+	if err != nil {
+		return nil, err
+	}
+	p.group.Add("publisher", publisher.Run)
+
+	guard := target.New(config.Webhooks)
+	dispatcher := webhooks.NewDispatcher(p.Store, p.Access.Sealer(), guard, registry, webhooks.Config{})
+	p.group.Add("webhooks", dispatcher.Run)
+
+	routes := Routes(Modules{
+		Access:   p.Access,
+		Webhooks: webhooks.New(p.Store, p.Access, guard),
+	})
+	return p, p.listen(config, routes, registry)
+}
+
+func newPublisher(db *postgres.DB, conn *nats.Conn, leases *lease.Store, replicas int) (*down.Publisher, error) {
+	ledger := publish.New(db.App)
+	return down.NewPublisher(conn, ledger, leases, ledger.Listen, down.PublisherConfig{Replicas: replicas})
+}
+
+// listen opens both listeners and adds the servers as parts.
+func (p *Plane) listen(config Config, routes []Route, registry *prometheus.Registry) (err error) {
+	requests := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "skerry_http_request_seconds", Help: "Answers of the write plane by route, method and status class.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+	}, []string{"route", "method", "status"})
+	registry.MustRegister(requests)
+	handler := NewHandler(HandlerConfig{
+		TrustedProxies: config.TrustedProxies,
+		Observe: func(method, path string, status int, took time.Duration) {
+			requests.WithLabelValues(path, method, fmt.Sprintf("%dxx", status/100)).Observe(took.Seconds())
+		},
+	}, p.Access, routes)
+	if p.api, err = serve.Listen("--listen", config.Listen); err != nil {
+		return err
+	}
+	if p.ops, err = serve.Listen("--listen-operator", config.ListenOperator); err != nil {
+		return err
+	}
+	operator := serve.Operator{Ready: p.Ready, Status: p.status, Metrics: registry}.Handler()
+	p.serve("api", p.api, handler)
+	p.serve("operator", p.ops, operator)
+	return nil
+}
+
+func (p *Plane) serve(name string, listener net.Listener, handler http.Handler) {
+	p.group.Add(name, func(ctx context.Context) error { return serve.HTTP(ctx, listener, handler, serve.Limits{}) })
+}
+
+// connectNATS connects in the background if it must: changes wait in Postgres
+// meanwhile, so an absent NATS keeps nobody from administering.
+func connectNATS(config Config) (*nats.Conn, error) {
+	if config.NATS == "" {
+		return nil, errors.New("the NATS URL is empty; give --nats-url")
+	}
+	options := append([]nats.Option{
+		nats.Name("skerry writeplane"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
+	}, config.NATSOptions...)
+	conn, err := nats.Connect(config.NATS, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
+	return conn, nil
+}
+
+// URL is the base address of the API.
+func (p *Plane) URL() string { return "http://" + p.api.Addr().String() }
+
+// OperatorURL is the base address of the operator's listener.
+func (p *Plane) OperatorURL() string { return "http://" + p.ops.Addr().String() }
+
+// Run serves until ctx ends or a part fails.
+func (p *Plane) Run(ctx context.Context) error {
+	defer p.Close()
+	return p.group.Run(ctx)
+}
+
+// Close ends connections and listeners of a plane that does not run any more.
+func (p *Plane) Close() {
+	for _, listener := range []net.Listener{p.api, p.ops} {
+		if listener != nil {
+			_ = listener.Close()
+		}
+	}
+	if p.conn != nil {
+		p.conn.Close()
+	}
+	if p.db != nil {
+		p.db.Close()
+	}
+}
+
+// Ready is nil when Postgres answers and the schema is current (supplement §9).
+func (p *Plane) Ready(ctx context.Context) error { return postgres.CheckVersion(ctx, p.db.Owner) }
+
+// Status is what /status shows.
+type Status struct {
+	Postgres string `json:"postgres"` // "ok" or what is wrong
+	NATS     string `json:"nats"`     // connected, reconnecting, …
+}
+
+func (p *Plane) status(ctx context.Context) any {
+	s := Status{Postgres: "ok", NATS: p.conn.Status().String()}
+	if err := p.Ready(ctx); err != nil {
+		s.Postgres = err.Error()
+	}
+	return s
+}
