@@ -16,9 +16,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"strings"
 
 	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"skerry/pkg/serve"
 )
@@ -33,6 +35,9 @@ type root struct {
 	Config  string           `help:"YAML file with values of flags. Flags and environment variables win over it." placeholder:"FILE" short:"c"`
 	Log     logging          `embed:"" prefix:"log-"`
 	Version kong.VersionFlag `env:"-" help:"Print the version."`
+
+	WritePlane writePlaneCommand `cmd:"" name:"writeplane" group:"process" help:"Run one process of the write plane."`
+	Migrate    migrateCommand    `cmd:"" group:"process" help:"Bring the database to this program's schema."`
 
 	Flags       flagsCommands      `cmd:"" group:"admin" help:"List, halt and resume feature flags."`
 	ConfigItems configCommands     `cmd:"" name:"config" group:"admin" help:"List remote config items and their versions, roll back."`
@@ -151,6 +156,14 @@ func commandPath(c *kong.Context) string {
 // behind `skerry edge`.
 func hiddenDefault(n *kong.Node) bool { return n.Parent != nil && n.Parent.DefaultCmd == n }
 
+// oneLine is an error as a person reads it. pgx tells of every attempt to
+// connect, with and without TLS; the reason of one is enough.
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
+	text := err.Error()
+	var attempts *pgconn.ConnectError
+	var reason *net.OpError
+	if errors.As(err, &attempts) && errors.As(attempts, &reason) && reason.Err != nil {
+		text = strings.Replace(text, attempts.Error(), reason.Err.Error(), 1)
+	}
+	return strings.Join(strings.Fields(text), " ")
 }

@@ -65,6 +65,8 @@ func TestFaultsAreNamedOnOneLine(t *testing.T) {
 		{[]string{"flags", "list", "--url", gone.URL, "--token", "t"}, 1, "skerry flags list: cannot reach " + gone.URL + ": connect: connection refused\n"},
 		{[]string{"flags", "halt", "f", "--reason", "r", "--url", gone.URL}, 2, "skerry flags halt: --api-key (or SKERRY_API_KEY, or --credentials) is required\n"},
 		{[]string{"flags", "list", "--url", "ftp://x"}, 2, "skerry flags list: --url \"ftp://x\" is no http or https address\n"},
+		{[]string{"migrate", "--postgres-url", "postgres://u:hidden@127.0.0.1:1/d"}, 1, "skerry migrate: reach postgres at 127.0.0.1:1: connect: connection refused\n"},
+		{[]string{"migrate"}, 2, "skerry: missing flags: --postgres-url=URL\ntry: skerry migrate --help\n"},
 		{[]string{"status", "--ops", gone.URL}, 1, "skerry status: 1 of 1 processes are not ready\n"},
 	} {
 		code, _, errs := skerry(t, c.args...)

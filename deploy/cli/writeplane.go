@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"skerry/pkg/seal"
+	"skerry/writeplane"
+	"skerry/writeplane/access"
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/webhooks/target"
+)
+
+// database is how a process finds PostgreSQL.
+type database struct {
+	PostgresURL string `help:"Connection URL, several hosts allowed: postgres://user:password@host:5432/skerry." required:"" placeholder:"URL"`
+}
+
+type migrateCommand struct{ database }
+
+// Run brings the database to the schema of this program. Two at once are
+// safe; a database newer than the program is refused.
+func (cmd *migrateCommand) Run(ctx context.Context, streams Streams) error {
+	if err := postgres.Migrate(ctx, cmd.PostgresURL); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(streams.Out, "the schema is current")
+	return err
+}
+
+// proxies is whom X-Forwarded-For is believed from.
+type proxies struct {
+	TrustedProxies []netip.Prefix `name:"trusted-proxy" help:"Networks whose X-Forwarded-For is believed, such as 10.0.0.0/8." placeholder:"CIDR"`
+}
+
+type writePlaneCommand struct {
+	database
+	proxies
+	Listen           string         `help:"Address of the API." default:"127.0.0.1:8090"`
+	ListenOperator   string         `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
+	NATSURL          string         `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
+	NATSCredentials  string         `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
+	StreamReplicas   int            `help:"Replicas of the streams that the plane makes." default:"1"`
+	PostgresConns    int            `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
+	Migrate          bool           `help:"Bring the schema up to date first."`
+	Issuer           string         `help:"Issuer named in the tokens of this installation." default:"skerry"`
+	SealingKeyFile   string         `help:"File with 32 bytes in base64 that seal secrets in the database. Without it they are sealed by a key beside them." placeholder:"FILE"`
+	OIDCIssuers      []string       `name:"oidc-issuer" sep:"none" help:"External issuer whose tokens are accepted: issuer=URL;audience=A;organization=ID[;email-claim=C][;role-claim=C][;project-claim=C]. May be repeated." placeholder:"SETTINGS"`
+	WebhookAllowHTTP bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
+	WebhookAllowCIDR []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public." placeholder:"CIDR"`
+}
+
+// Run serves until ctx ends.
+func (cmd *writePlaneCommand) Run(ctx context.Context) error {
+	config, err := cmd.config()
+	if err != nil {
+		return err
+	}
+	if cmd.Migrate {
+		if err := postgres.Migrate(ctx, cmd.PostgresURL); err != nil {
+			return err
+		}
+	}
+	plane, err := writeplane.New(ctx, config)
+	if err != nil {
+		return err
+	}
+	return plane.Run(ctx)
+}
+
+func (cmd *writePlaneCommand) config() (writeplane.Config, error) {
+	sealing, err := readSealingKey(cmd.SealingKeyFile)
+	if err != nil {
+		return writeplane.Config{}, err
+	}
+	issuers := make([]access.IssuerConfig, len(cmd.OIDCIssuers))
+	for i, text := range cmd.OIDCIssuers {
+		if issuers[i], err = parseIssuer(text); err != nil {
+			return writeplane.Config{}, usagef("--oidc-issuer %q: %w", text, err)
+		}
+	}
+	return writeplane.Config{
+		Listen:         cmd.Listen,
+		ListenOperator: cmd.ListenOperator,
+		Postgres:       postgres.Config{URL: cmd.PostgresURL, MaxConns: cmd.PostgresConns},
+		NATS:           cmd.NATSURL,
+		NATSOptions:    natsOptions(cmd.NATSCredentials),
+		StreamReplicas: cmd.StreamReplicas,
+		Access:         access.Config{Issuer: cmd.Issuer, SealingKey: sealing, Issuers: issuers},
+		TrustedProxies: cmd.TrustedProxies,
+		Webhooks:       target.Config{AllowHTTP: cmd.WebhookAllowHTTP, AllowCIDRs: cmd.WebhookAllowCIDR},
+	}, nil
+}
+
+func readSealingKey(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usagef("--sealing-key-file: %w", err)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(key) != seal.KeyLen {
+		return nil, usagef("--sealing-key-file: %s does not hold %d bytes in base64", path, seal.KeyLen)
+	}
+	return key, nil
+}
+
+func parseIssuer(text string) (c access.IssuerConfig, err error) {
+	for setting := range strings.SplitSeq(text, ";") {
+		name, value, ok := strings.Cut(setting, "=")
+		if !ok {
+			return c, fmt.Errorf("%q is not name=value", setting)
+		}
+		switch strings.TrimSpace(name) {
+		case "issuer":
+			c.Issuer = value
+		case "audience":
+			c.Audience = value
+		case "organization":
+			c.OrganizationID = value
+		case "email-claim":
+			c.EmailClaim = value
+		case "role-claim":
+			c.RoleClaim = value
+		case "project-claim":
+			c.ProjectClaim = value
+		default:
+			return c, fmt.Errorf("unknown setting %q", name)
+		}
+	}
+	return c, nil
+}
