@@ -105,9 +105,6 @@ type CohortShard struct {
 // there, drafts included, because the list's ETag covers them all.
 type Survey struct {
 	survey.Bundle
+	survey.Display
 	UpdatedAt time.Time `json:"updated_at"`
-	// Entry members that the bundle does not show.
-	AutoShow               bool `json:"auto_show"`
-	DisplayCooldownSeconds int  `json:"display_cooldown_seconds"`
-	DisplayDelayMS         int  `json:"display_delay_ms"`
 }

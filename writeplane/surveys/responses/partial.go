@@ -1,0 +1,181 @@
+package responses
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/instant"
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
+	"skerry/pkg/survey"
+	"skerry/writeplane/access"
+	"skerry/writeplane/postgres"
+)
+
+// MaxPartial is the largest partial response in bytes, as JSON.
+const MaxPartial = 1 << 20
+
+// partialKey names one respondent's partial response to one survey.
+type partialKey struct{ project, environment, survey, externalID string }
+
+// GetPartial answers GET /api/pulse/surveys/{id}/partial: the partial response that
+// the bundle shows, or {"partial":null}. Edges ask it for the bundle.
+func (m *Module) GetPartial(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	f, key, err := m.partialOf(r, c)
+	if err != nil {
+		return err
+	}
+	if f.status != survey.Published {
+		return notAccepting(f.status)
+	}
+	partial, err := loadPartial(r.Context(), m.store.Pool(), key, m.now(), "")
+	if err != nil {
+		return err
+	}
+	if partial != nil {
+		f.Prune(partial)
+	}
+	return reply.JSON(w, http.StatusOK, map[string]*survey.Partial{"partial": partial})
+}
+
+// SavePartial answers PUT /api/pulse/surveys/{id}/partial.
+func (m *Module) SavePartial(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	if !c.Key.Modules.Pulse {
+		return errModuleDisabled
+	}
+	body, release, err := m.body(r)
+	if err != nil {
+		return err
+	}
+	defer release()
+	save, err := survey.ParsePartialSave(body)
+	if err != nil {
+		return worded(err)
+	}
+	f, err := m.forms.load(r.Context(), c.Key.ProjectID, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if f.status != survey.Published {
+		return notAccepting(f.status)
+	}
+	if id := save.CurrentQuestionID; id != nil && !f.Has(*id) {
+		return invalidAnswers(survey.Faults{
+			Invalid: []survey.InvalidAnswer{{QuestionID: *id, Reason: survey.ReasonUnknown}}, Missing: []survey.MissingAnswer{},
+		})
+	}
+	expires := m.now().UTC().Add(partialFor).Truncate(time.Millisecond)
+	key := partialKey{c.Key.ProjectID, c.Key.Environment, f.id, save.ExternalID}
+	err = postgres.InTx(r.Context(), m.store.Pool(), func(tx pgx.Tx) error {
+		return mergePartial(r.Context(), tx, f, key, save, m.now(), expires)
+	})
+	if err != nil {
+		return err
+	}
+	return reply.JSON(w, http.StatusOK, map[string]string{"expires_at": instant.Format(expires)})
+}
+
+// DeletePartial answers DELETE /api/pulse/surveys/{id}/partial?external_id=.
+func (m *Module) DeletePartial(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	_, key, err := m.partialOf(r, c)
+	if err != nil {
+		return err
+	}
+	_, err = m.store.Pool().Exec(r.Context(), `
+		DELETE FROM survey_partials WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4`,
+		key.project, key.environment, key.survey, key.externalID)
+	if err != nil {
+		return fmt.Errorf("delete partial response: %w", err)
+	}
+	return reply.Deleted(w)
+}
+
+// partialOf reads which partial response a call without a body means.
+func (m *Module) partialOf(r *http.Request, c *access.Call) (*form, partialKey, error) {
+	if !c.Key.Modules.Pulse {
+		return nil, partialKey{}, errModuleDisabled
+	}
+	externalID := r.URL.Query().Get("external_id")
+	switch {
+	case externalID == "":
+		return nil, partialKey{}, problem.Newf(problem.Invalid, "invalid_external_id", "external_id is required")
+	case !utf8.ValidString(externalID) || strings.IndexByte(externalID, 0) >= 0 || utf8.RuneCountInString(externalID) > survey.MaxIdentity:
+		return nil, partialKey{}, problem.Newf(problem.Invalid, "invalid_external_id", "external_id must be at most %d characters of text", survey.MaxIdentity)
+	}
+	f, err := m.forms.load(r.Context(), c.Key.ProjectID, r.PathValue("id"))
+	if err != nil {
+		return nil, partialKey{}, err
+	}
+	return f, partialKey{c.Key.ProjectID, c.Key.Environment, f.id, externalID}, nil
+}
+
+// mergePartial merges a save into what is kept. Concurrent saves of one respondent
+// follow each other: the row is made first, then locked.
+func mergePartial(ctx context.Context, tx pgx.Tx, f *form, key partialKey, save survey.PartialSave, now, expires time.Time) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO survey_partials (project_id, environment, survey_id, external_id, answers, expires_at)
+		VALUES ($1, $2, $3, $4, '{}', $5) ON CONFLICT DO NOTHING`,
+		key.project, key.environment, key.survey, key.externalID, expires)
+	if err != nil {
+		return fmt.Errorf("open partial response: %w", err)
+	}
+	partial, err := loadPartial(ctx, tx, key, now, "FOR UPDATE")
+	if err != nil {
+		return err
+	}
+	if partial == nil { // an expired one is not continued
+		partial = &survey.Partial{}
+	}
+	f.Prune(partial)
+	if faults := f.Merge(partial, save.Answers); faults.Any() {
+		return invalidAnswers(faults)
+	}
+	if save.CurrentSet {
+		partial.CurrentQuestionID = save.CurrentQuestionID
+	}
+	answers, err := json.Marshal(partial.Answers)
+	if err != nil {
+		return fmt.Errorf("marshal partial response: %w", err)
+	}
+	if len(answers) > MaxPartial {
+		return problem.Newf(problem.TooLarge, "payload_too_large", "the partial response would be larger than %d bytes", MaxPartial)
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE survey_partials SET answers = $5, current_question_id = $6, expires_at = $7
+		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4`,
+		key.project, key.environment, key.survey, key.externalID, string(answers), partial.CurrentQuestionID, expires)
+	if err != nil {
+		return fmt.Errorf("save partial response: %w", err)
+	}
+	return nil
+}
+
+// loadPartial reads a partial response that has not expired; nil when there is none.
+func loadPartial(ctx context.Context, q querier, key partialKey, now time.Time, lock string) (*survey.Partial, error) {
+	rows, err := q.Query(ctx, `
+		SELECT answers, current_question_id FROM survey_partials
+		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4 AND expires_at > $5 `+lock,
+		key.project, key.environment, key.survey, key.externalID, now)
+	if err != nil {
+		return nil, fmt.Errorf("read partial response: %w", err)
+	}
+	partial, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*survey.Partial, error) {
+		p := new(survey.Partial)
+		return p, row.Scan(&p.Answers, &p.CurrentQuestionID)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read partial response: %w", err)
+	}
+	return partial, nil
+}
