@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"math/big"
@@ -116,12 +117,14 @@ type RuleContext struct {
 	Variants []Variant
 	// Before is the rule in force, whose ranges move the least when percentages change; nil for none.
 	Before *Rule
-	// Salt is the resource's own, once it has one; empty: the given one is taken, else NewSalt's.
-	Salt    string
-	NewSalt func() string
+	// Salt is the resource's own, once it has one; empty: the given one is taken, else a new one is made.
+	Salt string
 	// HasCohort tells whether a cohort exists.
 	HasCohort func(name string) bool
 }
+
+// NewSalt makes a salt: 15 characters, so that with the separator it fills whole words of the hash.
+func NewSalt() string { return rand.Text()[:15] }
 
 // CheckRule reads a rule as a client wrote it (decoded JSON, numbers as json.Number) and gives it as it is kept, or every
 // problem it has. A rule without any part is none: nil without problems.
@@ -316,7 +319,7 @@ func (k *checker) salt(in any, path string) string {
 	case text == "" && k.Salt != "":
 		return k.Salt
 	case text == "":
-		return k.NewSalt()
+		return NewSalt()
 	case !validSalt(text):
 		k.fault(InvalidRule, path, "must be 1 to %d visible ASCII characters", maxSalt)
 	case k.Salt != "" && text != k.Salt:

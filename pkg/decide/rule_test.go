@@ -25,7 +25,7 @@ func decoded(t testing.TB, text string) any {
 func onOff() RuleContext {
 	return RuleContext{
 		Path: "rule", Variants: []Variant{{"on", "true"}, {"off", "false"}, {"blue", `"b"`}},
-		NewSalt: func() string { return "fresh" }, HasCohort: func(n string) bool { return n == "beta" },
+		Salt: "fresh", HasCohort: func(n string) bool { return n == "beta" },
 	}
 }
 
@@ -48,8 +48,8 @@ func TestRuleIsKeptInItsWrittenForm(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ in, want string }{
 		{
-			`{"overrides":[{"predicate":"cohort:beta","value":" 12 "}],"rollout":{"predicate":null,"salt":"s-1","buckets":[{"value":"11","percentage":25}]}}`,
-			`{"overrides":[{"predicate":"cohort:beta","value":"12"}],"rollout":{"predicate":null,"bucket_by":"distinct_id","salt":"s-1","buckets":[{"value":"11","start":0,"end":25000}]}}`,
+			`{"overrides":[{"predicate":"cohort:beta","value":" 12 "}],"rollout":{"predicate":null,"salt":"fresh","buckets":[{"value":"11","percentage":25}]}}`,
+			`{"overrides":[{"predicate":"cohort:beta","value":"12"}],"rollout":{"predicate":null,"bucket_by":"distinct_id","salt":"fresh","buckets":[{"value":"11","start":0,"end":25000}]}}`,
 		},
 		{
 			`{"rollout":{"predicate":"session_count >= 2","bucket_by":"props.team","buckets":[{"value":"1","start":50000,"end":100000},{"value":"2","start":0,"end":1}]}}`,
@@ -163,6 +163,19 @@ func TestSaltStaysOnceSet(t *testing.T) {
 	}
 	if _, problems := CheckRule(decoded(t, `{"rollout":{"salt":"other","buckets":[]}}`), c); len(problems) != 1 || problems[0].Reason != "cannot change once it is set" {
 		t.Errorf("another salt: %v", problems)
+	}
+}
+
+func TestFirstSaltIsTheGivenOneOrRandom(t *testing.T) {
+	t.Parallel()
+	c := ints()
+	c.Salt = ""
+	if got := kept(t, `{"rollout":{"salt":"of-another-item","buckets":[]}}`, c).Rollout.Salt; got != "of-another-item" {
+		t.Errorf("salt %q", got)
+	}
+	a, b := kept(t, `{"rollout":{"buckets":[]}}`, c).Rollout.Salt, kept(t, `{"rollout":{"buckets":[]}}`, c).Rollout.Salt
+	if len(a) != 15 || a == b {
+		t.Errorf("salts %q and %q", a, b)
 	}
 }
 

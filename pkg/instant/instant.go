@@ -79,3 +79,12 @@ func Parse(s string) (time.Time, error) {
 	}
 	return time.Time{}, fmt.Errorf("%q is not an ISO 8601 time with an offset, such as 2026-01-02T03:04:05.678Z", s)
 }
+
+// Next is the present in the precision that answers show, but always after before: a
+// resource's tag covers the time of its last change, so no two changes may share one.
+func Next(before time.Time) time.Time {
+	if t := time.Now().UTC().Truncate(time.Millisecond); t.After(before) {
+		return t
+	}
+	return before.Add(time.Millisecond)
+}

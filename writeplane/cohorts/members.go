@@ -1,0 +1,230 @@
+package cohorts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/murmur3"
+
+	"skerry/pkg/decide"
+	"skerry/pkg/problem"
+	"skerry/pkg/state"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+)
+
+// Members lie in the table in order of hash. A shard is a stretch of hashes (decide.Shard is the hash's highest bits, the
+// number of shards being a power of two), hence one stretch of the table too.
+
+const (
+	shardTarget = 256 << 10 // bytes of members that a shard is planned for; a document holds twice that
+	shardFloor  = 48 << 10  // with fewer, there are too many shards
+	maxShards   = 1 << 16
+	chunk       = 50_000 // rows a statement
+)
+
+func hashOf(member string) int64 { return int64(murmur3.StringSum32(member)) }
+
+// ordered is the members in order of hash, each once.
+func ordered(members []string) []string {
+	type hashed struct {
+		hash   uint32
+		member string
+	}
+	all := make([]hashed, len(members))
+	for i, m := range members {
+		all[i] = hashed{murmur3.StringSum32(m), m}
+	}
+	slices.SortFunc(all, func(a, b hashed) int {
+		if a.hash != b.hash {
+			return int(int64(a.hash) - int64(b.hash))
+		}
+		return strings.Compare(a.member, b.member)
+	})
+	out := make([]string, len(all))
+	for i := range all {
+		out[i] = all[i].member
+	}
+	return slices.Compact(out)
+}
+
+// size is what a member takes in a document.
+func size(member string) int64 {
+	quoted, err := json.Marshal(member)
+	if err != nil {
+		panic("BUG: a string does not marshal: " + err.Error())
+	}
+	return int64(len(quoted)) + 1
+}
+
+// insert adds members that are not there yet and says which.
+func insert(ctx context.Context, tx pgx.Tx, cohortID string, members []string) ([]string, error) {
+	return inChunks(members, func(part []string, hashes []int64) ([]string, error) {
+		return query(ctx, tx, `
+			INSERT INTO cohort_members (cohort_id, hash, member)
+			SELECT $1, m.hash, m.member FROM unnest($2::bigint[], $3::text[]) AS m (hash, member)
+			ON CONFLICT DO NOTHING RETURNING member`, cohortID, hashes, part)
+	})
+}
+
+// remove takes members away and says which were there.
+func remove(ctx context.Context, tx pgx.Tx, cohortID string, members []string) ([]string, error) {
+	return inChunks(members, func(part []string, hashes []int64) ([]string, error) {
+		return query(ctx, tx, `
+			DELETE FROM cohort_members c USING unnest($2::bigint[], $3::text[]) AS m (hash, member)
+			WHERE c.cohort_id = $1 AND c.hash = m.hash AND c.member = m.member RETURNING c.member`, cohortID, hashes, part)
+	})
+}
+
+func inChunks(members []string, do func(part []string, hashes []int64) ([]string, error)) ([]string, error) {
+	var all []string
+	for part := range slices.Chunk(ordered(members), chunk) {
+		hashes := make([]int64, len(part))
+		for i, m := range part {
+			hashes[i] = hashOf(m)
+		}
+		done, err := do(part, hashes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, done...)
+	}
+	return all, nil
+}
+
+func query(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]string, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("change members: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("change members: %w", err)
+	}
+	return found, nil
+}
+
+// replace makes the list the given one.
+func replace(ctx context.Context, tx pgx.Tx, cohortID string, members []string) error {
+	if _, err := tx.Exec(ctx, `DELETE FROM cohort_members WHERE cohort_id = $1`, cohortID); err != nil {
+		return fmt.Errorf("empty member list: %w", err)
+	}
+	i := -1
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"cohort_members"}, []string{"cohort_id", "hash", "member"},
+		pgx.CopyFromFunc(func() ([]any, error) {
+			if i++; i == len(members) {
+				return nil, nil
+			}
+			return []any{cohortID, hashOf(members[i]), members[i]}, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("copy member list: %w", err)
+	}
+	return nil
+}
+
+// all reads the members in order of text.
+func all(ctx context.Context, q access.Querier, cohortID string) ([]string, error) {
+	rows, err := q.Query(ctx, `SELECT member FROM cohort_members WHERE cohort_id = $1 ORDER BY member`, cohortID)
+	if err != nil {
+		return nil, fmt.Errorf("list members: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list members: %w", err)
+	}
+	if found == nil {
+		found = []string{}
+	}
+	return found, nil
+}
+
+// plan is the number of shards for so many bytes, given the present number: it stays while it is not far off, so that
+// members that come and go do not move everybody.
+func plan(bytes int64, present int) int {
+	if bytes == 0 {
+		return 0
+	}
+	need := int(bytes+shardTarget-1) / shardTarget
+	shards := 1 << bits.Len(uint(need-1))
+	if present > shards && bytes >= int64(present)*shardFloor {
+		return present
+	}
+	return shards
+}
+
+// putShards hands the member documents over: all of them when asked to or when their number changes, else those of the
+// touched members. The list itself has been changed already.
+func (c *Cohort) putShards(ctx context.Context, tx *commit.Tx, touched []string, every bool) error {
+	before := c.Shards
+	c.Shards = plan(c.MemberBytes, before)
+	for {
+		err := c.putSome(ctx, tx, touched, every || c.Shards != before)
+		var p *problem.Error
+		if !errors.As(err, &p) || c.Shards >= maxShards {
+			if err != nil {
+				return err
+			}
+			break
+		}
+		c.Shards *= 2 // an uneven spread: somebody chose the ids so
+	}
+	for n := c.Shards; n < before; n++ {
+		tx.Delete(c.shardSubject(n))
+	}
+	return nil
+}
+
+func (c *Cohort) putSome(ctx context.Context, tx *commit.Tx, touched []string, every bool) error {
+	if every {
+		return c.putRange(ctx, tx, 0, c.Shards)
+	}
+	done := map[int]bool{}
+	for _, m := range touched {
+		n := decide.Shard(m, c.Shards)
+		if done[n] {
+			continue
+		}
+		done[n] = true
+		if err := c.putRange(ctx, tx, n, n+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putRange hands over the shards from first up to end, in one pass over their stretch of the table.
+func (c *Cohort) putRange(ctx context.Context, tx *commit.Tx, first, end int) error {
+	if first >= end {
+		return nil
+	}
+	width := uint64(1<<32) / uint64(c.Shards)
+	rows, err := tx.Query(ctx, `SELECT member FROM cohort_members WHERE cohort_id = $1 AND hash >= $2 AND hash < $3 ORDER BY hash`,
+		c.ID, int64(uint64(first)*width), int64(uint64(end)*width))
+	if err != nil {
+		return fmt.Errorf("read members of shards: %w", err)
+	}
+	members, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("read members of shards: %w", err)
+	}
+	for n := first; n < end; n++ {
+		i := slices.IndexFunc(members, func(m string) bool { return decide.Shard(m, c.Shards) != n })
+		if i < 0 {
+			i = len(members)
+		}
+		shard := slices.Clone(members[:i])
+		slices.Sort(shard)
+		if err := tx.Put(c.shardSubject(n), state.CohortShard{Members: shard}); err != nil {
+			return err
+		}
+		members = members[i:]
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package remoteconfig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/id"
+	"skerry/pkg/instant"
+	"skerry/pkg/problem"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+)
+
+// The refusals of these endpoints (specification, Errors).
+var (
+	ErrItemNotFound    = problem.New(problem.NotFound, "Item not found")
+	ErrVersionNotFound = problem.New(problem.NotFound, "Version not found for this item")
+	ErrVersionRequired = problem.New(problem.Invalid, "version_id is required")
+	ErrExists          = problem.New(problem.Conflict, "already_exists")
+	ErrEnvironment     = problem.New(problem.Invalid, "environment must be live or test")
+)
+
+const selectItem = `
+SELECT i.id, i.project_id, p.organization_id, i.environment, i.key, i.type, i.default_value, i.description, i.rule, i.salt,
+       i.is_archived, i.current_version, i.created_at, i.updated_at
+FROM config_items i JOIN projects p ON p.id = i.project_id
+WHERE p.deleted_at IS NULL AND `
+
+func scanItem(row pgx.CollectableRow) (*Item, error) {
+	i := &Item{}
+	var rule *string
+	err := row.Scan(&i.ID, &i.ProjectID, &i.OrganizationID, &i.Environment, &i.Key, &i.Type, &i.DefaultValue, &i.Description,
+		&rule, &i.Salt, &i.IsArchived, &i.CurrentVersion, &i.CreatedAt, &i.UpdatedAt)
+	if err != nil {
+		return nil, err
+	}
+	if rule != nil {
+		if err := json.Unmarshal([]byte(*rule), &i.Rule); err != nil {
+			return nil, fmt.Errorf("read rule of config item %s: %w", i.ID, err)
+		}
+	}
+	return i, nil
+}
+
+// one reads the item of an id; ErrItemNotFound when there is none. lock is a locking clause or empty.
+func one(ctx context.Context, q access.Querier, itemID, lock string) (*Item, error) {
+	if !id.Valid(itemID) {
+		return nil, ErrItemNotFound
+	}
+	rows, err := q.Query(ctx, selectItem+"i.id = $1 "+lock, itemID)
+	if err != nil {
+		return nil, fmt.Errorf("read config item: %w", err)
+	}
+	i, err := pgx.CollectExactlyOneRow(rows, scanItem)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, ErrItemNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read config item: %w", err)
+	}
+	return i, nil
+}
+
+const forUpdate = "FOR UPDATE OF i"
+
+// position is where a list goes on.
+type position struct{ Key, ID string }
+
+func (p position) id() string {
+	if p.ID == "" {
+		return "00000000-0000-0000-0000-000000000000"
+	}
+	return p.ID
+}
+
+func list(ctx context.Context, q access.Querier, project, environment string, after position, limit int) ([]*Item, error) {
+	rows, err := q.Query(ctx, selectItem+`i.project_id = $1 AND ($2 = '' OR i.environment = $2) AND (i.key, i.id) > ($3, $4)
+		ORDER BY i.key, i.id LIMIT $5`, project, environment, after.Key, after.id(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("list config items: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scanItem)
+	if err != nil {
+		return nil, fmt.Errorf("list config items: %w", err)
+	}
+	return found, nil
+}
+
+// maxVersions is how many versions the list shows (specification, Limits).
+const maxVersions = 100
+
+const selectVersion = `
+SELECT id, item_id, version_number, action, value_snapshot, rule_snapshot, actor_id, actor_email, note, created_at
+FROM config_versions WHERE item_id = $1 `
+
+func scanVersion(row pgx.CollectableRow) (v Version, err error) {
+	err = row.Scan(&v.ID, &v.ItemID, &v.VersionNumber, &v.Action, &v.ValueSnapshot, &v.RuleSnapshot, &v.ActorID, &v.ActorEmail,
+		&v.Note, &v.CreatedAt.Time)
+	return v, err
+}
+
+func versions(ctx context.Context, q access.Querier, itemID string) ([]Version, error) {
+	rows, err := q.Query(ctx, selectVersion+`ORDER BY version_number DESC LIMIT $2`, itemID, maxVersions)
+	if err != nil {
+		return nil, fmt.Errorf("list config versions: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scanVersion)
+	if err != nil {
+		return nil, fmt.Errorf("list config versions: %w", err)
+	}
+	return found, nil
+}
+
+func version(ctx context.Context, q access.Querier, itemID, versionID string) (Version, error) {
+	if !id.Valid(versionID) {
+		return Version{}, ErrVersionNotFound
+	}
+	rows, err := q.Query(ctx, selectVersion+`AND id = $2`, itemID, versionID)
+	if err != nil {
+		return Version{}, fmt.Errorf("read config version: %w", err)
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, scanVersion)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Version{}, ErrVersionNotFound
+	}
+	if err != nil {
+		return Version{}, fmt.Errorf("read config version: %w", err)
+	}
+	return v, nil
+}
+
+// create stores a new item with its first version, its trace and its document.
+func create(ctx context.Context, tx *commit.Tx, i *Item) (Version, error) {
+	done, err := tx.Exec(ctx, `
+		INSERT INTO config_items (id, project_id, environment, key, type, default_value, description, rule, salt, is_archived,
+			current_version, created_at, updated_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, false, 1, $10, $10)
+		ON CONFLICT (project_id, environment, key) DO NOTHING`,
+		i.ID, i.ProjectID, i.Environment, i.Key, i.Type, i.DefaultValue, i.Description, i.Rule.Serialize(), i.Salt, i.CreatedAt)
+	if err != nil {
+		return Version{}, fmt.Errorf("insert config item: %w", err)
+	}
+	if done.RowsAffected() == 0 {
+		return Version{}, ErrExists
+	}
+	v, err := record(ctx, tx, i, created, nil)
+	if err != nil {
+		return Version{}, err
+	}
+	tx.Audit(i.entry("config.item.created", nil, i.traced()))
+	return v, i.put(tx)
+}
+
+// update stores an item's new state.
+func update(ctx context.Context, tx *commit.Tx, i *Item) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE config_items SET default_value = $2, description = $3, rule = $4, salt = $5, is_archived = $6,
+			current_version = $7, updated_at = $8
+		WHERE id = $1`,
+		i.ID, i.DefaultValue, i.Description, i.Rule.Serialize(), i.Salt, i.IsArchived, i.CurrentVersion, i.UpdatedAt)
+	if err != nil {
+		return fmt.Errorf("update config item: %w", err)
+	}
+	return nil
+}
+
+// record adds the version that the item's state is now. Its number is the item's, whose row is locked.
+func record(ctx context.Context, tx *commit.Tx, i *Item, action string, note *string) (Version, error) {
+	v := Version{
+		ID: id.New(), ItemID: i.ID, VersionNumber: i.CurrentVersion, Action: action, ValueSnapshot: i.DefaultValue,
+		RuleSnapshot: i.Rule.Serialize(), ActorID: tx.Origin.Actor.ID, Note: note, CreatedAt: instant.Of(i.UpdatedAt),
+	}
+	if email := tx.Origin.Actor.Email; email != "" {
+		v.ActorEmail = &email
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO config_versions (id, item_id, version_number, action, value_snapshot, rule_snapshot, actor_id, actor_email, note, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		v.ID, v.ItemID, v.VersionNumber, v.Action, v.ValueSnapshot, v.RuleSnapshot, v.ActorID, v.ActorEmail, v.Note, i.UpdatedAt)
+	if err != nil {
+		return Version{}, fmt.Errorf("insert config version: %w", err)
+	}
+	return v, nil
+}
+
+// change stores a patched item: a version is written when value or rule change; a patch that changes nothing leaves no
+// trace.
+func change(ctx context.Context, tx *commit.Tx, before, after *Item, note *string) error {
+	decides := !before.decidesAs(after)
+	if !decides && before.Description == after.Description && before.IsArchived == after.IsArchived {
+		return nil
+	}
+	if decides {
+		after.CurrentVersion++
+	}
+	after.UpdatedAt = instant.Next(before.UpdatedAt)
+	if err := update(ctx, tx, after); err != nil {
+		return err
+	}
+	if decides {
+		if _, err := record(ctx, tx, after, changed, note); err != nil {
+			return err
+		}
+	}
+	action := "config.item.published"
+	if after.IsArchived && !before.IsArchived {
+		action = "config.item.archived"
+	}
+	tx.Audit(after.entry(action, before.traced(), after.traced()))
+	if !decides && before.IsArchived == after.IsArchived {
+		return nil // a description is nothing that edges know
+	}
+	return after.put(tx)
+}
+
+// rollback makes the item what it was at a version, as a new version.
+func rollback(ctx context.Context, tx *commit.Tx, i *Item, target Version, note *string) (Version, error) {
+	before, previous := i.traced(), i.CurrentVersion
+	i.DefaultValue, i.Rule = target.ValueSnapshot, nil
+	if target.RuleSnapshot != nil {
+		if err := json.Unmarshal([]byte(*target.RuleSnapshot), &i.Rule); err != nil {
+			return Version{}, fmt.Errorf("read rule of config version %s: %w", target.ID, err)
+		}
+	}
+	i.CurrentVersion++
+	i.UpdatedAt = instant.Next(i.UpdatedAt)
+	if err := update(ctx, tx, i); err != nil {
+		return Version{}, err
+	}
+	v, err := record(ctx, tx, i, rolledBack, note)
+	if err != nil {
+		return Version{}, err
+	}
+	entry := i.entry("config.item.rolled_back", before, i.traced())
+	entry.Metadata = map[string]any{"version_id": target.ID, "version_number": target.VersionNumber}
+	tx.Audit(entry)
+	tx.Emit(commit.Event{
+		Name: "config.item.rolled_back", OrganizationID: i.OrganizationID, ProjectID: i.ProjectID, Environment: i.Environment,
+		Data: map[string]any{"item": i.view(), "version": v, "rule": i.Rule, "previous_version": previous},
+	})
+	return v, i.put(tx)
+}
