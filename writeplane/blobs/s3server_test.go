@@ -1,0 +1,106 @@
+package blobs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+)
+
+// buildS3Server builds the S3 server of the nested module once per process; Go's
+// build cache makes that quick from the second time on.
+var buildS3Server = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "s3server")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(folder, "s3server")
+	build := exec.Command("go", "build", "-o", binary, "github.com/versity/versitygw/cmd/versitygw")
+	build.Dir = "testdata/s3server"
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the S3 server: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
+const (
+	s3User   = "tester"
+	s3Secret = "tester-secret-0123456789"
+)
+
+// newS3 starts a real S3 server with one bucket and returns the bucket's URL for Open.
+func newS3(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and runs an S3 server")
+	}
+	binary, err := buildS3Server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+
+	server := exec.Command(binary, "--port", address, "--access", s3User, "--secret", s3Secret, "--region", "us-east-1", "--quiet", "posix", "--sidecar", t.TempDir(), t.TempDir())
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	server.Stderr = os.Stderr
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	awaitListening(t, address)
+	makeBucket(t, "http://"+address, "files")
+	t.Setenv("AWS_ACCESS_KEY_ID", s3User)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3Secret)
+	return "s3://files?region=us-east-1&use_path_style=true&endpoint=http://" + address
+}
+
+func awaitListening(t *testing.T, address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal("the S3 server does not listen")
+		case <-tick.C:
+		}
+	}
+}
+
+func makeBucket(t *testing.T, endpoint, name string) {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := s3.New(s3.Options{Region: "us-east-1", BaseEndpoint: aws.String(endpoint), UsePathStyle: true,
+		HTTPClient:  &http.Client{Transport: transport},
+		Credentials: credentials.NewStaticCredentialsProvider(s3User, s3Secret, "")})
+	if _, err := client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String(name)}); err != nil {
+		t.Fatal(err)
+	}
+}
