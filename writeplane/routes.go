@@ -4,6 +4,9 @@ package writeplane
 
 import (
 	"skerry/writeplane/access"
+	"skerry/writeplane/cohorts"
+	"skerry/writeplane/flags"
+	"skerry/writeplane/remoteconfig"
 	"skerry/writeplane/surveys"
 	"skerry/writeplane/surveys/responses"
 	"skerry/writeplane/webhooks"
@@ -60,6 +63,10 @@ type Modules struct {
 	Access   *access.Store
 	Webhooks *webhooks.Module
 
+	Flags        *flags.Module
+	RemoteConfig *remoteconfig.Module
+	Cohorts      *cohorts.Module
+
 	Surveys   *surveys.Module
 	Responses *responses.Module
 }
@@ -84,6 +91,36 @@ func Routes(m Modules) []Route {
 			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}/deliveries", Needs: ProjectAdmin, Handle: m.Deliveries},
 			Route{Method: "GET", Path: "/api/v1/webhooks/dead-letters", Needs: ProjectAdmin, Handle: m.DeadLetters},
 			Route{Method: "POST", Path: "/api/v1/webhooks/deliveries/{id}/retry", Needs: ProjectAdmin, Handle: m.Retry},
+		)
+	}
+	if m := m.Flags; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/switch/flags", Needs: Viewer, Handle: m.List},
+			Route{Method: "POST", Path: "/api/v1/switch/flags", Needs: Editor, Handle: m.Create},
+			Route{Method: "GET", Path: "/api/v1/switch/flags/{id_or_key}", Needs: Viewer, Handle: m.Get},
+			Route{Method: "PATCH", Path: "/api/v1/switch/flags/{id_or_key}", Needs: Editor, Handle: m.Patch},
+			Route{Method: "POST", Path: "/api/v1/switch/flags/{id_or_key}/resume", Needs: Editor, Handle: m.Resume},
+			Route{Method: "POST", Path: "/api/switch/halt-webhook", Needs: Key, Family: Halt, Handle: m.Halt},
+		)
+	}
+	if m := m.RemoteConfig; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/config/items", Needs: Viewer, Handle: m.List},
+			Route{Method: "POST", Path: "/api/v1/config/items", Needs: Editor, Handle: m.Create},
+			Route{Method: "GET", Path: "/api/v1/config/items/{id}", Needs: Viewer, Handle: m.Get},
+			Route{Method: "PATCH", Path: "/api/v1/config/items/{id}", Needs: Editor, Handle: m.Patch},
+			Route{Method: "GET", Path: "/api/v1/config/items/{id}/versions", Needs: Viewer, Handle: m.Versions},
+			Route{Method: "POST", Path: "/api/v1/config/items/{id}/rollback", Needs: Editor, Handle: m.Rollback},
+		)
+	}
+	if m := m.Cohorts; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/cohorts", Needs: Viewer, Handle: m.List},
+			Route{Method: "POST", Path: "/api/v1/cohorts", Needs: Editor, Handle: m.Create, MaxBody: -1},
+			Route{Method: "GET", Path: "/api/v1/cohorts/{name}", Needs: Viewer, Handle: m.Get},
+			Route{Method: "PATCH", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Patch, MaxBody: -1},
+			Route{Method: "DELETE", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Delete},
+			Route{Method: "POST", Path: "/api/v1/cohorts/{name}/members", Needs: Editor, Handle: m.Members, MaxBody: -1},
 		)
 	}
 	if m := m.Surveys; m != nil {

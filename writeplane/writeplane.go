@@ -23,10 +23,13 @@ import (
 	"skerry/replication/down"
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
+	"skerry/writeplane/cohorts"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/flags"
 	"skerry/writeplane/lease"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/publish"
+	"skerry/writeplane/remoteconfig"
 	"skerry/writeplane/webhooks"
 	"skerry/writeplane/webhooks/target"
 )
@@ -95,6 +98,10 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	routes := Routes(Modules{
 		Access:   p.Access,
 		Webhooks: webhooks.New(p.Store, p.Access, guard),
+
+		Flags:        flags.New(p.Store, p.Access),
+		RemoteConfig: remoteconfig.New(p.Store, p.Access),
+		Cohorts:      cohorts.New(p.Store, p.Access),
 	})
 	return p, p.listen(config, routes, registry)
 }
