@@ -54,7 +54,7 @@ var ErrNotFound = errors.New("no such object")
 
 // partSize and parts bound the memory of one upload to S3: what is in flight at once.
 const (
-	partSize = 8 << 20
+	partSize = 5 << 20
 	parts    = 1
 )
 
