@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"skerry/pkg/decide"
 	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/problem"
@@ -116,7 +117,7 @@ func (m *Module) Halt(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if !c.Key.Modules.Switch {
 		return ErrSwitchOff
 	}
-	if in.Environment != "" && in.Environment != c.Key.Environment {
+	if in.Environment != "" && in.Environment != c.Key.Environment || !decide.ValidKey(in.FlagKey) {
 		return ErrFlagNotFound
 	}
 	var f *Flag
