@@ -1,0 +1,226 @@
+// Package front is the edge's HTTP server: fasthttp with bounds on headers, bodies and time.
+//
+// It promises: nobody holds a connection by sending or reading slowly, beyond a generous rate; a request body that a
+// handler has not read to its end is never taken for the next request, and its sender still gets the answer; what the
+// server itself refuses is answered in JSON. It does not route.
+package front
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// Limits bound what a client may cost. Zero values mean the defaults.
+type Limits struct {
+	Header      int           // bytes of request line and headers; 0 means 8 KiB. Every open connection holds as much.
+	Connections int           // at once; 0 means 100,000
+	Time        time.Duration // for the header, and for a small body; 0 means 30 s
+	Idle        time.Duration // between requests of a connection; 0 means 75 s
+	Stall       time.Duration // in which a client must take some bytes of an answer; 0 means 60 s
+	Drain       time.Duration // for running requests when the server stops; 0 means 5 s
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&l.Time, 30*time.Second)
+	set(&l.Idle, 75*time.Second)
+	set(&l.Stall, time.Minute)
+	set(&l.Drain, 5*time.Second)
+	if l.Header == 0 {
+		l.Header = 8 << 10
+	}
+	if l.Connections == 0 {
+		l.Connections = 100_000
+	}
+	return l
+}
+
+const (
+	// slowest is the rate in bytes per second below which the sender of a body is given up.
+	slowest = 32 << 10
+	// unknownLength is how long a body of unknown length may take.
+	unknownLength = time.Hour
+)
+
+// Serve answers requests on ln with handler until ctx ends; then it lets running requests finish within Limits.Drain.
+//
+// Request bodies are streams: a handler reads them by Body or by ctx.RequestBodyStream, never by ctx.PostBody, which has
+// no bound.
+func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler, limits Limits) error {
+	limits = limits.withDefaults()
+	server := &fasthttp.Server{
+		Handler:                      careful(handler),
+		ErrorHandler:                 refuse,
+		ReadBufferSize:               limits.Header,
+		ReadTimeout:                  limits.Time,
+		IdleTimeout:                  limits.Idle,
+		Concurrency:                  limits.Connections,
+		MaxRequestBodySize:           64 << 10, // what is larger than this is not waited for
+		StreamRequestBody:            true,
+		DisablePreParseMultipartForm: true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		CloseOnShutdown:              true,
+		SecureErrorLogMessage:        true,
+		Logger:                       quiet{},
+		HeaderReceived: func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+			return fasthttp.RequestConfig{ReadTimeout: patience(h.ContentLength(), limits.Time)}
+		},
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener{ln, limits.Stall}) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.Drain)
+	defer cancel()
+	if err := server.ShutdownWithContext(drain); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("stop serving: %w", err)
+	}
+	return nil
+}
+
+// patience is how long the body of a request may take, from its header on.
+func patience(contentLength int, small time.Duration) time.Duration {
+	if contentLength < 0 {
+		if contentLength == -1 {
+			return unknownLength
+		}
+		return small
+	}
+	return small + time.Duration(contentLength/slowest)*time.Second
+}
+
+// careful wraps a handler so that a body which was not read to its end ends the connection. fasthttp would take what is
+// left of it for the next request, which is request smuggling by the front door.
+func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		if ambiguous(&ctx.Request.Header) {
+			refuse(ctx, errAmbiguous)
+			ctx.SetConnectionClose()
+			return
+		}
+		handler(ctx)
+		if ctx.Request.IsBodyStream() && !consumed(ctx) {
+			ctx.SetConnectionClose()
+			linger(ctx)
+		}
+	}
+}
+
+var errAmbiguous = errors.New("both Content-Length and Transfer-Encoding")
+
+// ambiguous tells whether a request says its length in two ways. Whatever stands in front of this edge may have believed
+// the other one, and then what follows is not what its sender was allowed to send.
+func ambiguous(h *fasthttp.RequestHeader) bool {
+	return h.ContentLength() == -1 && len(h.PeekAll("Transfer-Encoding")) > 0 && hasField(h.RawHeaders(), "content-length")
+}
+
+// hasField looks for a header field, in lower case, in a block of raw header lines.
+func hasField(raw []byte, name string) bool {
+	for line := range bytes.Lines(raw) {
+		field, _, ok := bytes.Cut(line, []byte(":"))
+		if ok && string(bytes.ToLower(bytes.TrimSpace(field))) == name {
+			return true
+		}
+	}
+	return false
+}
+
+func linger(ctx *fasthttp.RequestCtx) {
+	if c, ok := ctx.Conn().(*conn); ok {
+		c.linger.Store(true)
+	}
+}
+
+// consumed tells whether the request's body was read to its end. A stream of known length says so itself; reading one
+// of unknown length once more would read into the next request, so that is Body's and Consumed's word.
+func consumed(ctx *fasthttp.RequestCtx) bool {
+	if ctx.Request.Header.ContentLength() >= 0 {
+		_, err := ctx.RequestBodyStream().Read(nil)
+		return err == io.EOF
+	}
+	done, _ := ctx.UserValue(consumedMark{}).(bool)
+	return done
+}
+
+type consumedMark struct{}
+
+// Consumed is to be called by a handler that has read ctx.RequestBodyStream until io.EOF.
+func Consumed(ctx *fasthttp.RequestCtx) { ctx.SetUserValue(consumedMark{}, true) }
+
+// ErrTooLarge means that a body is larger than its reader wants.
+var ErrTooLarge = errors.New("request body is too large")
+
+// Body appends a request's body to dst, if it is not larger than limit. Other errors are the connection's or the
+// chunked coding's.
+func Body(ctx *fasthttp.RequestCtx, dst []byte, limit int) ([]byte, error) {
+	length := ctx.Request.Header.ContentLength()
+	if length > limit {
+		return dst, ErrTooLarge
+	}
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return append(dst, ctx.Request.Body()...), nil
+	}
+	start := len(dst)
+	for {
+		if len(dst) == cap(dst) {
+			dst = append(dst, 0)[:len(dst)]
+		}
+		n, err := stream.Read(dst[len(dst):min(cap(dst), start+limit+1)])
+		dst = dst[:len(dst)+n]
+		switch {
+		case len(dst)-start > limit:
+			return dst[:start], ErrTooLarge
+		case err == io.EOF:
+			Consumed(ctx)
+			return dst, nil
+		case err != nil:
+			return dst[:start], fmt.Errorf("read request body: %w", err)
+		case n == 0 && length == len(dst)-start:
+			return dst, nil
+		}
+	}
+}
+
+// refuse answers what the server itself cannot take for a request.
+func refuse(ctx *fasthttp.RequestCtx, err error) {
+	ctx.Response.Reset()
+	linger(ctx)
+	ctx.Response.Header.SetContentType("application/json")
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	switch {
+	case errors.As(err, &small):
+		ctx.SetStatusCode(fasthttp.StatusRequestHeaderFieldsTooLarge)
+		ctx.SetBodyString(`{"error":"header_too_large"}`)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		ctx.SetStatusCode(fasthttp.StatusRequestTimeout)
+		ctx.SetBodyString(`{"error":"request_timeout"}`)
+	default:
+		ctx.SetStatusCode(fasthttp.StatusBadRequest)
+		ctx.SetBodyString(`{"error":"bad_request"}`)
+	}
+}
+
+// quiet drops the server's own log: it speaks of clients' broken connections only.
+type quiet struct{}
+
+func (quiet) Printf(format string, args ...any) {
+	slog.Debug("http", "message", fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// upload is a request's body on its way up. The transport may go on reading it in a goroutine of its own after it has
+// returned the answer; fasthttp's stream must not be touched after the handler. So reading is under a lock, and stop
+// ends it.
+type upload struct {
+	mu   sync.Mutex
+	from io.Reader
+	left int   // bytes to come; negative: unknown
+	end  error // why no more can be read; io.EOF: all was read
+}
+
+var errStopped = errors.New("the answer came first")
+
+// newUpload returns nil for a request without a body.
+func newUpload(ctx *fasthttp.RequestCtx) *upload {
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return nil
+	}
+	u := &upload{from: stream, left: ctx.Request.Header.ContentLength()}
+	if u.left == 0 {
+		u.end = io.EOF
+	}
+	return u
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.end != nil {
+		return 0, u.end
+	}
+	n, err := u.from.Read(p)
+	if u.left > 0 {
+		// The last byte is the end: the answer may come before anybody asks for more.
+		if u.left -= n; u.left == 0 {
+			err = io.EOF
+		}
+	}
+	u.end = err
+	return n, err
+}
+
+// Close is the transport's; the stream is fasthttp's to close.
+func (u *upload) Close() error { return nil }
+
+// ended tells whether the body was read to its end.
+func (u *upload) ended() bool {
+	if u == nil {
+		return true
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.end == io.EOF
+}
+
+// stop ends the reading. A read that waits for the client is woken by a deadline in the past.
+func (u *upload) stop(ctx *fasthttp.RequestCtx) {
+	if u == nil {
+		return
+	}
+	if !u.mu.TryLock() {
+		_ = ctx.Conn().SetReadDeadline(time.Unix(1, 0)) // if it fails, the connection is gone and the read ends too
+		u.mu.Lock()
+	}
+	defer u.mu.Unlock()
+	if u.end == nil {
+		u.end = errStopped
+	}
+}
+
+// watch cancels when the client closes its connection while it waits for an answer. It looks now and then, since most
+// answers are quick; the function it returns ends the watch.
+func watch(conn net.Conn, cancel func()) (stop func()) {
+	const first, every = 500 * time.Millisecond, 500 * time.Millisecond
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		t := time.NewTimer(first)
+		defer t.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-t.C:
+				if closedByPeer(conn) {
+					cancel()
+					return
+				}
+				t.Reset(every)
+			}
+		}
+	})
+	return func() {
+		close(over)
+		watching.Wait()
+	}
+}
