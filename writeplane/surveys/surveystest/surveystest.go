@@ -36,13 +36,20 @@ type World struct {
 	// Viewer, Editor and Owner are values of Authorization; Live and Test of x-api-key.
 	Viewer, Editor, Owner, Live, Test string
 
-	t testing.TB
+	t        testing.TB
+	registry *prometheus.Registry
 }
 
 // New makes a world; the modules run until the test ends.
 func New(t testing.TB, config responses.Config) *World {
 	t.Helper()
-	w := &World{t: t, DB: dbtest.New(t), Founding: access.NewFounding("Acme", "Shop", access.Pro)}
+	return On(t, dbtest.New(t), config)
+}
+
+// On is New on a migrated database.
+func On(t testing.TB, db *postgres.DB, config responses.Config) *World {
+	t.Helper()
+	w := &World{t: t, DB: db, Founding: access.NewFounding("Acme", "Shop", access.Pro)}
 	w.Store = commit.New(w.DB.App, commit.Sinks{Audit: audit.Append, Deliveries: webhooks.Enqueue})
 	var err error
 	if w.Access, err = access.New(t.Context(), access.Config{}, w.DB.App); err != nil {
@@ -63,8 +70,9 @@ func New(t testing.TB, config responses.Config) *World {
 func (w *World) Another(config responses.Config) {
 	w.t.Helper()
 	var err error
+	w.registry = prometheus.NewRegistry()
 	w.Surveys = surveys.New(w.Store, w.Access)
-	if w.Responses, err = responses.New(config, w.Store, w.Access, w.Surveys, prometheus.NewRegistry()); err != nil {
+	if w.Responses, err = responses.New(config, w.Store, w.Access, w.Surveys, w.registry); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -78,7 +86,7 @@ func (w *World) Another(config responses.Config) {
 		}
 	})
 	w.Handler = writeplane.NewHandler(writeplane.HandlerConfig{}, w.Access,
-		writeplane.Routes(writeplane.Modules{Access: w.Access, Surveys: w.Surveys, Responses: w.Responses}))
+		writeplane.Routes(writeplane.Modules{Surveys: w.Surveys, Responses: w.Responses}))
 }
 
 // Answer is what came back.
@@ -141,4 +149,20 @@ func (w *World) Count(sql string, args ...any) int {
 		w.t.Fatal(err)
 	}
 	return n
+}
+
+// Metric is the value of a counter of the newest modules.
+func (w *World) Metric(name string) float64 {
+	w.t.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	w.t.Fatalf("no metric %s", name)
+	return 0
 }
