@@ -77,7 +77,7 @@ func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		h.recovered(w, r, recover())
 		took := time.Since(begun)
 		if h.config.Observe != nil {
-			h.config.Observe(r.Method, w.route, w.status, took)
+			h.config.Observe(observed(r.Method), w.route, w.status, took)
 		}
 		// The query is not logged: it may hold a key.
 		slog.Debug("request", "request_id", requestID, "method", r.Method, "path", r.URL.Path, "status", w.status, "took", took)
@@ -88,6 +88,15 @@ func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.mux.ServeHTTP(w, r)
+}
+
+// observed bounds the methods that a metric can have.
+func observed(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "other"
 }
 
 // clean reports whether the mux takes the path as it is.

@@ -1,5 +1,3 @@
-// Package writeplane is the central plane: people and automation change things here, events end here,
-// and every path of the interface that an edge does not serve itself is answered here.
 package writeplane
 
 import (
@@ -60,7 +58,7 @@ const (
 // Modules are the owners of handlers. One that is nil has no routes, so that a test
 // can serve a part of the plane.
 type Modules struct {
-	Access   *access.Store
+	Access   *access.Module
 	Webhooks *webhooks.Module
 
 	Flags        *flags.Module
@@ -76,7 +74,33 @@ func Routes(m Modules) []Route {
 	var table []Route
 	add := func(routes ...Route) { table = append(table, routes...) }
 	if a := m.Access; a != nil {
-		add(Route{Method: "GET", Path: "/.well-known/jwks.json", Needs: Public, Handle: a.JWKS})
+		add(
+			Route{Method: "GET", Path: "/.well-known/jwks.json", Needs: Public, Handle: a.JWKS},
+
+			Route{Method: "GET", Path: "/api/v1/organization", Needs: Viewer, Handle: a.GetOrganization},
+			Route{Method: "PATCH", Path: "/api/v1/organization", Needs: OrgAdmin, Handle: a.PatchOrganization},
+
+			Route{Method: "GET", Path: "/api/v1/projects", Needs: Viewer, Handle: a.ListProjects},
+			Route{Method: "POST", Path: "/api/v1/projects", Needs: OrgAdmin, Handle: a.CreateProject},
+			Route{Method: "GET", Path: "/api/v1/projects/{id}", Needs: Viewer, Handle: a.GetProject},
+			Route{Method: "PATCH", Path: "/api/v1/projects/{id}", Needs: ProjectAdmin, Handle: a.PatchProject},
+			Route{Method: "DELETE", Path: "/api/v1/projects/{id}", Needs: ProjectAdmin, Handle: a.DeleteProject},
+			Route{Method: "GET", Path: "/api/v1/projects/{id}/usage", Needs: Viewer, Handle: a.Usage},
+
+			Route{Method: "GET", Path: "/api/v1/projects/{id}/api-keys", Needs: Viewer, Handle: a.ListKeys},
+			Route{Method: "POST", Path: "/api/v1/projects/{id}/api-keys", Needs: ProjectAdmin, Handle: a.CreateKey},
+			Route{Method: "POST", Path: "/api/v1/api-keys/{id}/rotate", Needs: ProjectAdmin, Handle: a.RotateKey},
+			Route{Method: "DELETE", Path: "/api/v1/api-keys/{id}", Needs: ProjectAdmin, Handle: a.RevokeKey},
+
+			Route{Method: "GET", Path: "/api/v1/members", Needs: Viewer, Handle: a.ListMembers},
+			Route{Method: "POST", Path: "/api/v1/members", Needs: OrgAdmin, Handle: a.InviteMember},
+			Route{Method: "PATCH", Path: "/api/v1/members/{id}", Needs: OrgAdmin, Handle: a.PatchMember},
+			Route{Method: "DELETE", Path: "/api/v1/members/{id}", Needs: OrgAdmin, Handle: a.RemoveMember},
+
+			Route{Method: "GET", Path: "/api/v1/projects/{id}/api-tokens", Needs: Viewer, Handle: a.ListTokens},
+			Route{Method: "POST", Path: "/api/v1/projects/{id}/api-tokens", Needs: ProjectAdmin, Handle: a.CreateToken},
+			Route{Method: "DELETE", Path: "/api/v1/api-tokens/{id}", Needs: ProjectAdmin, Handle: a.RevokeToken},
+		)
 	}
 	if m := m.Webhooks; m != nil {
 		add(

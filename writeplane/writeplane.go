@@ -96,7 +96,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	p.group.Add("webhooks", dispatcher.Run)
 
 	routes := Routes(Modules{
-		Access:   p.Access,
+		Access:   access.NewModule(p.Store, p.Access),
 		Webhooks: webhooks.New(p.Store, p.Access, guard),
 
 		Flags:        flags.New(p.Store, p.Access),

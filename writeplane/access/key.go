@@ -78,6 +78,13 @@ func one[T any](ctx context.Context, q Querier, sql, rowID string, scan pgx.RowT
 	return row, err
 }
 
+// newKey is a key for the project with its first secret.
+func newKey(p ProjectRow, name, environment string) (keyRow, string) {
+	secret := apikey.New(environment)
+	return keyRow{ID: id.New(), ProjectID: p.ID, OrganizationID: p.OrganizationID, Environment: environment, Name: name,
+		Prefix: apikey.Display(secret), CreatedAt: time.Now().UTC().Truncate(time.Microsecond)}, secret
+}
+
 // insertKey stores a new key with its first secret.
 func insertKey(ctx context.Context, tx *commit.Tx, k keyRow, secret string) error {
 	_, err := tx.Exec(ctx, `INSERT INTO api_keys (id, project_id, environment, name, prefix, created_at) VALUES ($1, $2, $3, $4, $5, $6)`,

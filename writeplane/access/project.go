@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -74,6 +75,30 @@ func (p ProjectRow) with(s settings) ProjectRow {
 		p.Allowlist.CIDRs = []string{}
 	}
 	return p
+}
+
+// patched is p after a merge patch of its settings; what the patch removes gets its
+// default, and what it does not name stays.
+func (p ProjectRow) patched(patch []byte) (ProjectRow, error) {
+	now, err := json.Marshal(p.settings())
+	if err != nil {
+		return p, fmt.Errorf("marshal settings: %w", err)
+	}
+	merged, err := jsonbody.MergePatch(now, patch)
+	if err != nil {
+		return p, err
+	}
+	fresh := newProject(p.OrganizationID, p.Tier, "", p.CreatedAt)
+	// Decoding over the defaults gives them to members that were removed.
+	into := settings{nil, &fresh.Modules, &fresh.Allowlist, &fresh.RateLimits, &fresh.Quotas, &fresh.AuditResponses}
+	if err := jsonbody.Unmarshal(merged, &into, true); err != nil {
+		return p, err
+	}
+	if into.Name == nil {
+		return p, jsonbody.Missing("name")
+	}
+	after := p.with(into)
+	return after, after.check()
 }
 
 func or[T any](v *T, otherwise T) T {

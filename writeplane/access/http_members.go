@@ -1,0 +1,164 @@
+package access
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/id"
+	"skerry/pkg/jsonbody"
+	"skerry/pkg/reply"
+	"skerry/writeplane/commit"
+)
+
+// ListMembers is GET /api/v1/members.
+func (m *Module) ListMembers(w http.ResponseWriter, r *http.Request, c *Call) error {
+	const sql = memberSQL + `organization_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3`
+	return listed(m, w, r, c, "members", sql, []any{c.Caller.OrganizationID}, scanMember, memberRow.view, func(m memberRow) string { return m.ID })
+}
+
+// InviteMember is POST /api/v1/members. Nobody grants a role above their own.
+func (m *Module) InviteMember(w http.ResponseWriter, r *http.Request, c *Call) error {
+	var body struct {
+		Email      string   `json:"email"`
+		Role       string   `json:"role"`
+		ProjectIDs []string `json:"project_ids"`
+	}
+	if err := jsonbody.Strict(r, &body); err != nil {
+		return err
+	}
+	if err := checkEmail(body.Email); err != nil {
+		return err
+	}
+	role, err := checkRole(body.Role)
+	if err != nil {
+		return err
+	}
+	if role > c.Caller.Role {
+		return ErrDenied
+	}
+	at := time.Now().UTC().Truncate(time.Microsecond)
+	made := memberRow{ID: id.New(), OrganizationID: c.Caller.OrganizationID, Email: body.Email, Role: role.String(),
+		ProjectIDs: distinct(body.ProjectIDs), CreatedAt: at, UpdatedAt: at}
+	err = m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		if err := checkProjects(r.Context(), tx, made); err != nil {
+			return err
+		}
+		return insertMember(r.Context(), tx, made)
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusCreated, "member", made.view(), nil)
+}
+
+// PatchMember is PATCH /api/v1/members/:id: another role, other projects.
+func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) error {
+	var body struct {
+		Role       *string   `json:"role"`
+		ProjectIDs *[]string `json:"project_ids"`
+	}
+	if err := jsonbody.Strict(r, &body); err != nil {
+		return err
+	}
+	if body.Role != nil {
+		if _, err := checkRole(*body.Role); err != nil {
+			return err
+		}
+	}
+	var after memberRow
+	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		before, err := m.lockMember(r, tx, c)
+		if err != nil {
+			return err
+		}
+		after = before
+		after.Role = or(body.Role, before.Role)
+		after.ProjectIDs = distinct(or(body.ProjectIDs, before.ProjectIDs))
+		if after.role() > c.Caller.Role {
+			return ErrDenied
+		}
+		if err := checkProjects(r.Context(), tx, after); err != nil {
+			return err
+		}
+		if same(before.view(), after.view()) {
+			return nil
+		}
+		after.UpdatedAt = time.Now().UTC().Truncate(time.Microsecond)
+		return updateMember(r.Context(), tx, before, after)
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusOK, "member", after.view(), nil)
+}
+
+// RemoveMember is DELETE /api/v1/members/:id. The member's tokens are refused from now on.
+func (m *Module) RemoveMember(w http.ResponseWriter, r *http.Request, c *Call) error {
+	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		row, err := m.lockMember(r, tx, c)
+		if err != nil {
+			return err
+		}
+		return removeMember(r.Context(), tx, row)
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Deleted(w)
+}
+
+// lockMember is the member in the path, locked: of the caller's organization, not
+// above the caller, and as If-Match wants it.
+func (m *Module) lockMember(r *http.Request, tx *commit.Tx, c *Call) (memberRow, error) {
+	row, err := one(r.Context(), tx, memberSQL+"id = $1 FOR UPDATE", r.PathValue("id"), scanMember)
+	if err != nil {
+		return row, err
+	}
+	switch {
+	case row.OrganizationID != c.Caller.OrganizationID:
+		return row, ErrNotFound
+	case row.role() > c.Caller.Role:
+		return row, ErrDenied
+	}
+	return row, reply.IfMatch(r, row.view())
+}
+
+// checkProjects refuses projects that are not the organization's.
+func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow) error {
+	for i, projectID := range m.ProjectIDs {
+		if !id.Valid(projectID) {
+			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
+		}
+	}
+	rows, err := tx.Query(ctx, `SELECT id FROM projects WHERE organization_id = $1 AND id = ANY($2::uuid[]) AND deleted_at IS NULL FOR SHARE`, m.OrganizationID, m.ProjectIDs)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for i, projectID := range m.ProjectIDs {
+		if !slices.ContainsFunc(found, func(each string) bool { return sameID(each, projectID) }) {
+			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
+		}
+	}
+	return nil
+}
+
+func distinct(ids []string) []string {
+	out := []string{}
+	for _, each := range ids {
+		if !slices.ContainsFunc(out, func(had string) bool { return sameID(had, each) }) {
+			out = append(out, each)
+		}
+	}
+	return out
+}
+
+func same(a, b any) bool { return reflect.DeepEqual(a, b) }
