@@ -2,6 +2,7 @@ package responses_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -54,6 +55,7 @@ func post(client *http.Client, url, key string, n int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	_, _ = io.Copy(io.Discard, answer.Body) // or the connection is not used again
 	return answer.StatusCode, answer.Body.Close()
 }
 
