@@ -356,7 +356,9 @@ func TestRedirectsAreFailuresAndNotFollowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	elsewhere, followed := receiver(t, status(200))
-	url, _ := receiver(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect) })
+	url, _ := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+	})
 	subscriptionID, _ := f.subscribe(url, nil, "*")
 	f.run(f.dispatcher)
 	f.emit("switch.flag.halted", nil)
