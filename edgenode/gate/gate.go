@@ -18,6 +18,7 @@ import (
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
 	"skerry/pkg/state"
+	"skerry/replication/tally"
 )
 
 // Limit is one of the counters of requests per minute.
@@ -31,31 +32,21 @@ const (
 	DecisionsLimit       // OFREP and the older decision endpoints; none unless the project sets one
 )
 
-// Quota is one of the counters of the month.
-type Quota uint8
-
-// The quotas.
-const (
-	NoQuota        Quota = iota
-	EventsQuota          // accepted track events: checked here, counted by whoever accepts them
-	HandshakeQuota       // decision calls of every kind: checked and counted here
-)
-
 // Scope is what a limit counts by: the hash of a key's text, or of a client's address.
 type Scope = apikey.Hash
 
 // Limiter counts requests in fixed minutes, over all edges.
 type Limiter interface {
 	// Allow counts one request and tells whether it is within the limit of this minute.
-	Allow(limit Limit, scope Scope, perMinute int) bool
+	Allow(limit uint8, scope [32]byte, perMinute int) bool
 }
 
 // Meter knows what a project has used of a month's quota.
 type Meter interface {
 	// Used is the month's count, this edge's share included; central is what the centre last totalled.
-	Used(project string, quota Quota, central state.Usage) int64
-	// Add counts n more.
-	Add(project string, quota Quota, n int64)
+	Used(project string, metric tally.Metric, central *state.Usage) int64
+	// AddHandshakes counts decision calls. Events are counted by whoever accepts them.
+	AddHandshakes(project string, n int64)
 }
 
 // Config says what a gate works with.
@@ -123,14 +114,14 @@ func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
 		pass.Refusal = NotAllowed
 		return pass
 	}
-	return g.meter(pass, f.quota)
+	return g.meter(pass, f)
 }
 
 // withoutKey counts a request without a key by its client's address, where the family's limit says so.
 func (g *Gate) withoutKey(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	if f.limit == IngestLimit {
 		address := g.ClientIP(ctx).As16()
-		if !g.config.Limiter.Allow(f.limit, apikey.OfBytes(address[:]), defaultPerMinute) {
+		if !g.config.Limiter.Allow(uint8(f.limit), apikey.OfBytes(address[:]), defaultPerMinute) {
 			return Pass{Refusal: RateLimited}
 		}
 	}
@@ -169,25 +160,26 @@ func (g *Gate) withinLimit(limit Limit, scope Scope, env *view.Environment) bool
 	} else if limit == DecisionsLimit {
 		return true
 	}
-	return g.config.Limiter.Allow(limit, scope, perMinute)
+	return g.config.Limiter.Allow(uint8(limit), scope, perMinute)
 }
 
-func (g *Gate) meter(pass Pass, quota Quota) Pass {
-	limit := pass.Env.Settings.Quotas.Events
-	switch quota {
-	case NoQuota:
+// meter checks the family's monthly quota, and counts a decision call.
+func (g *Gate) meter(pass Pass, f *Family) Pass {
+	if !f.metered {
 		return pass
-	case HandshakeQuota:
+	}
+	limit := pass.Env.Settings.Quotas.Events
+	if f.metric == tally.Handshakes {
 		limit = pass.Env.Settings.Quotas.Handshakes
 	}
 	if limit != nil {
-		if used := g.config.Meter.Used(pass.Key.ProjectID, quota, pass.Env.Usage); used >= *limit {
+		if used := g.config.Meter.Used(pass.Key.ProjectID, f.metric, &pass.Env.Usage); used >= *limit {
 			pass.Refusal, pass.Current, pass.Limit = OverQuota, used, *limit
 			return pass
 		}
 	}
-	if quota == HandshakeQuota {
-		g.config.Meter.Add(pass.Key.ProjectID, quota, 1)
+	if f.metric == tally.Handshakes {
+		g.config.Meter.AddHandshakes(pass.Key.ProjectID, 1)
 	}
 	return pass
 }

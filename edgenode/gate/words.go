@@ -4,12 +4,15 @@ import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"skerry/replication/tally"
 )
 
 // Family is a group of endpoints that check alike and word their refusals alike.
 type Family struct {
 	limit     Limit
-	quota     Quota
+	metered   bool // against the monthly quota of metric
+	metric    tally.Metric
 	allowlist bool
 	bearer    bool // the key may come as a bearer token
 	query     bool // the key may come as ?key=
@@ -35,16 +38,16 @@ const (
 // The families, by the specification's tables of errors and the supplement's sections 3 to 5. They are never changed.
 var (
 	// Ingestion is for track, people, alias and batch.
-	Ingestion = &Family{limit: IngestLimit, quota: EventsQuota, allowlist: true, words: words{
+	Ingestion = &Family{limit: IngestLimit, metered: true, metric: tally.Events, allowlist: true, words: words{
 		noKey:      answer{401, `{"error":"Missing API key"}`},
 		unknownKey: answer{403, `{"error":"Unknown API key"}`},
 	}}
 	// Handshake is for GET and POST of the handshake.
-	Handshake = &Family{limit: HandshakeLimit, quota: HandshakeQuota, words: decisionWords}
+	Handshake = &Family{limit: HandshakeLimit, metered: true, metric: tally.Handshakes, words: decisionWords}
 	// Decisions is for the older decision endpoints.
-	Decisions = &Family{limit: DecisionsLimit, quota: HandshakeQuota, words: decisionWords}
+	Decisions = &Family{limit: DecisionsLimit, metered: true, metric: tally.Handshakes, words: decisionWords}
 	// OpenFeature is for OFREP.
-	OpenFeature = &Family{limit: DecisionsLimit, quota: HandshakeQuota, bearer: true, words: decisionWords}
+	OpenFeature = &Family{limit: DecisionsLimit, metered: true, metric: tally.Handshakes, bearer: true, words: decisionWords}
 	// Changes is for the stream of changes.
 	Changes = &Family{query: true, bearer: true, words: decisionWords}
 	// Pulse is for what the edge itself serves of surveys.

@@ -209,6 +209,9 @@ func (f *Follower) watch(ctx context.Context, r *reader) error {
 				continue
 			}
 			f.note(func(s *FollowerStatus) { s.Heard, s.Head = time.Now(), beat.Position })
+			if r.orphaned() {
+				return errors.New("the disk has lost its state")
+			}
 			epoch, seq := r.progress()
 			if err := before.judge(beat, epoch, seq); err != nil {
 				return err

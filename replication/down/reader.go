@@ -32,6 +32,7 @@ type reader struct {
 	mu    sync.Mutex // the watcher looks at these
 	epoch replication.Epoch
 	seq   uint64
+	live  bool // what is read goes into the state that is served
 }
 
 func (r *reader) progress() (replication.Epoch, uint64) {
@@ -44,6 +45,21 @@ func (r *reader) moveTo(epoch replication.Epoch, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.epoch, r.seq = epoch, seq
+}
+
+// orphaned tells whether the state that the session continues has gone from the disk.
+func (r *reader) orphaned() bool {
+	r.mu.Lock()
+	live := r.live
+	r.mu.Unlock()
+	_, have := r.follower.disk.Cursor(r.follower.lane)
+	return live && !have
+}
+
+func (r *reader) goLive() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live = true
 }
 
 // begin compares the disk with the stream.
@@ -64,6 +80,7 @@ func (r *reader) begin(ctx context.Context) error {
 	if have && epoch == cursor.Epoch && info.State.LastSeq >= cursor.Seq && cursor.Position >= marker.Floor {
 		r.fold.at, r.floor, r.marked = cursor.Position, cursor.Floor, true
 		r.moveTo(cursor.Epoch, cursor.Seq)
+		r.goLive()
 		return nil
 	}
 	return r.beginAnew()
@@ -215,6 +232,7 @@ func (r *reader) settleAnew(whole, enough bool) error {
 		return fmt.Errorf("take the new generation into service: %w", err)
 	}
 	r.generation, r.follower.anew = nil, false
+	r.goLive()
 	r.served(true)
 	return nil
 }

@@ -1,0 +1,284 @@
+// Package edgenode is an edge: it serves decisions, configuration and surveys from its own copy of the state, takes
+// events into its buffer, and passes everything else on to the write plane.
+//
+// It promises: reads and ingestion answer from what stands on its own disk, with the write plane, the database and the
+// streams gone, and after a restart without them; it is ready as soon as it has state from any source, however old, and
+// says how old. It keeps nothing that could not be taken from the centre again, events not yet shipped excepted.
+//
+// This file is the assembly, top to bottom; routes.go is the table of paths; status.go is what an operator sees.
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/valyala/fasthttp"
+
+	"skerry/edgenode/front"
+	"skerry/edgenode/gate"
+	"skerry/edgenode/relay"
+	"skerry/edgenode/store"
+	"skerry/edgenode/view"
+	"skerry/pkg/dirlock"
+	"skerry/pkg/serve"
+	"skerry/replication"
+	"skerry/replication/down"
+	"skerry/replication/tally"
+)
+
+// Config says what an edge is and whom it knows. Zero values mean the defaults.
+type Config struct {
+	ID             string         // of this edge among all, [A-Za-z0-9_-]{1,64}: names its lanes of events
+	Data           string         // folder of state and buffer; one edge at a time
+	Listen         string         // address for everybody; "" means 127.0.0.1:8080
+	OperatorListen string         // address for operators only; "" means 127.0.0.1:0
+	NATS           string         // URL of the streams
+	NATSOptions    []nats.Option  // credentials and TLS
+	WritePlane     string         // base address of the write plane
+	TrustedProxies []netip.Prefix // who may say in X-Forwarded-For whom they forward for
+	Limits         front.Limits
+	State          store.Config // Dir is set here
+	Views          view.Options // Hooks are set here
+	Log            *slog.Logger // nil means slog.Default()
+}
+
+var validID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// Validate names the field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case !validID.MatchString(c.ID):
+		return fmt.Errorf("edge id %q is not of [A-Za-z0-9_-]{1,64}", c.ID)
+	case c.Data == "":
+		return errors.New("data folder is not set")
+	case c.NATS == "":
+		return errors.New("NATS URL is not set")
+	}
+	return relay.Config{WritePlane: c.WritePlane}.Validate()
+}
+
+func (c Config) withDefaults() Config {
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:8080"
+	}
+	if c.OperatorListen == "" {
+		c.OperatorListen = "127.0.0.1:0"
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	c.Log = c.Log.With("edge", c.ID)
+	c.State.Dir, c.State.Log, c.Views.Log = filepath.Join(c.Data, "state"), c.Log, c.Log
+	return c
+}
+
+// Edge is one edge. New opens it, Run works until it is told to stop, Close gives everything free.
+type Edge struct {
+	config    Config
+	lock      *dirlock.Lock
+	conn      *nats.Conn
+	disk      *store.Store
+	views     *view.Store
+	followers [replication.Lanes]*down.Follower
+	limiter   *tally.Limiter
+	gate      *gate.Gate
+	relay     *relay.Relay
+	metrics   *metrics
+	listener  net.Listener
+	operator  net.Listener
+	started   time.Time
+}
+
+// New opens an edge's folder and addresses. It does not need the centre.
+func New(config Config) (_ *Edge, err error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	e := &Edge{config: config, started: time.Now()}
+	defer func() {
+		if err != nil {
+			e.Close()
+		}
+	}()
+	if e.lock, err = dirlock.Take(config.Data); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	if e.listener, err = serve.Listen("--listen", config.Listen); err != nil {
+		return nil, err
+	}
+	if e.operator, err = serve.Listen("--listen-operator", config.OperatorListen); err != nil {
+		return nil, err
+	}
+	if e.conn, err = connect(config); err != nil {
+		return nil, err
+	}
+
+	// State, downwards.
+	e.metrics = newMetrics(e)
+	e.views = view.New(config.Views)
+	if e.disk, err = store.Open(config.State, e.stored); err != nil {
+		return nil, err
+	}
+	e.views.Attach(e.disk)
+	for lane := range replication.Lanes {
+		if e.followers[lane], err = down.NewFollower(e.conn, lane, e.disk, down.FollowerConfig{Log: config.Log}); err != nil {
+			return nil, err
+		}
+	}
+
+	// Requests.
+	if e.limiter, err = tally.NewLimiter(tally.LimiterConfig{Edge: config.ID}); err != nil {
+		return nil, err
+	}
+	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, TrustedProxies: config.TrustedProxies})
+	e.relay, err = relay.New(relay.Config{WritePlane: config.WritePlane, ClientIP: e.gate.ClientIP, Log: config.Log})
+	return e, err
+}
+
+// connect opens the connection to the streams, which need not be there yet and may come and go.
+func connect(config Config) (*nats.Conn, error) {
+	options := append([]nats.Option{
+		nats.Name("skerry edge " + config.ID),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(200 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, time.Second),
+		nats.Timeout(2 * time.Second),
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.ReconnectBufSize(-1), // what cannot be sent fails at once; everything here knows how to send again
+		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
+			config.Log.Warn("streams", "error", err)
+		}),
+	}, config.NATSOptions...)
+	conn, err := nats.Connect(config.NATS, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the streams: %w", err)
+	}
+	return conn, nil
+}
+
+// Addr is where everybody is served.
+func (e *Edge) Addr() net.Addr { return e.listener.Addr() }
+
+// OperatorAddr is where operators are served.
+func (e *Edge) OperatorAddr() net.Addr { return e.operator.Addr() }
+
+// Run works until ctx ends.
+func (e *Edge) Run(ctx context.Context) error {
+	router := newRouter(e.routes(), e.relay.Handle)
+	var g serve.Group
+	g.Add("state store", e.disk.Run)
+	for lane := range replication.Lanes {
+		g.Add("follower "+lane.String(), e.followers[lane].Run)
+	}
+	g.Add("staleness", e.watchStaleness)
+	g.Add("operator", func(ctx context.Context) error {
+		return serve.HTTP(ctx, e.operator, e.operatorHandler(), serve.Limits{})
+	})
+	g.Add("requests", func(ctx context.Context) error {
+		return front.Serve(ctx, e.listener, e.handle(router), e.config.Limits)
+	})
+	return g.Run(ctx)
+}
+
+// Close gives everything free that New has taken.
+func (e *Edge) Close() {
+	if e.relay != nil {
+		e.relay.Close()
+	}
+	if e.conn != nil {
+		e.conn.Close()
+	}
+	if e.disk != nil {
+		if err := e.disk.Close(); err != nil {
+			e.config.Log.Error("close the state store", "error", err)
+		}
+	}
+	for _, ln := range []net.Listener{e.listener, e.operator} {
+		if ln != nil {
+			_ = ln.Close() // closed already when Run has ended
+		}
+	}
+	if e.lock != nil {
+		_ = e.lock.Release() // the lock ends with the process at the latest
+	}
+}
+
+// handle is what every request goes through.
+func (e *Edge) handle(router *router) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		defer e.recover(ctx)
+		e.gate.Begin(ctx)
+		router.serve(ctx)
+		e.metrics.answered(ctx.Response.StatusCode())
+	}
+}
+
+// recover keeps one request's fault from ending all others.
+func (e *Edge) recover(ctx *fasthttp.RequestCtx) {
+	fault := recover()
+	if fault == nil {
+		return
+	}
+	id := string(gate.RequestID(ctx))
+	e.config.Log.Error("a handler panicked", "request_id", id, "fault", fault, "stack", stack())
+	ctx.Response.ResetBody()
+	ctx.SetStatusCode(fasthttp.StatusInternalServerError)
+	ctx.Response.Header.SetContentType("application/json")
+	ctx.SetBody(internal(id))
+	e.metrics.answered(fasthttp.StatusInternalServerError)
+}
+
+// stored is called after every write to the state store.
+func (e *Edge) stored(c store.Change) {
+	e.views.Apply(c)
+	if c.Lane != replication.Urgent || c.Anew {
+		return
+	}
+	now := time.Now()
+	for i := range c.Documents {
+		e.metrics.propagated(&c.Documents[i], now)
+	}
+}
+
+// watchStaleness keeps the gate's mark up to date.
+func (e *Edge) watchStaleness(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		e.gate.SetStale(0)
+		if s := e.staleness(); s >= time.Minute {
+			e.gate.SetStale(int64(s / time.Second))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// staleness is how long the edge has not heard from the centre, on the lane that is worse off.
+func (e *Edge) staleness() time.Duration {
+	oldest := time.Now()
+	for _, f := range e.followers {
+		heard := f.Status().Heard
+		if heard.IsZero() {
+			heard = e.started // what was before the start, nobody knows
+		}
+		if heard.Before(oldest) {
+			oldest = heard
+		}
+	}
+	return time.Since(oldest)
+}

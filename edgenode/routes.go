@@ -1,0 +1,151 @@
+package edgenode
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"skerry/edgenode/gate"
+)
+
+// handler answers one request. param is what stands in the place of the path's "*", decoded; it dies with the handler,
+// like everything of ctx.
+type handler func(ctx *fasthttp.RequestCtx, param []byte)
+
+// route is a path that this edge answers itself. "*" stands for one segment, and ends the path.
+type route struct {
+	path    string
+	methods map[string]handler
+}
+
+// router finds handlers. What it does not know is relayed.
+type router struct {
+	exact    map[string]*entry
+	prefixes []prefix // of paths with a parameter
+	relay    fasthttp.RequestHandler
+}
+
+type entry struct {
+	methods map[string]handler
+	allow   string // "GET, POST"
+}
+
+type prefix struct {
+	text string
+	*entry
+}
+
+func newRouter(routes []route, relay fasthttp.RequestHandler) *router {
+	r := &router{exact: make(map[string]*entry), relay: relay}
+	for _, one := range routes {
+		e := &entry{methods: one.methods, allow: allow(one.methods)}
+		if text, ok := strings.CutSuffix(one.path, "*"); ok {
+			r.prefixes = append(r.prefixes, prefix{text, e})
+		} else {
+			r.exact[one.path] = e
+		}
+	}
+	return r
+}
+
+// allow lists methods as the Allow header does.
+func allow(methods map[string]handler) string {
+	var names []string
+	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		if methods[m] != nil {
+			names = append(names, m)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// serve answers one request. It goes by the path as it was sent: resolving dots would make another key of "..".
+func (r *router) serve(ctx *fasthttp.RequestCtx) {
+	path := ctx.URI().PathOriginal()
+	e, param := r.find(path)
+	if e == nil {
+		if calledByPages(path) {
+			gate.CORS(ctx)
+			if gate.Preflight(ctx, "GET, POST, PUT, DELETE") {
+				return
+			}
+		}
+		r.relay(ctx)
+		return
+	}
+	gate.CORS(ctx)
+	method := ctx.Method()
+	if h := e.methods[string(method)]; h != nil {
+		h(ctx, param)
+		return
+	}
+	if h := e.methods["GET"]; h != nil && ctx.IsHead() {
+		h(ctx, param)
+		return
+	}
+	if gate.Preflight(ctx, e.allow) {
+		return
+	}
+	ctx.Response.Header.Set("Allow", e.allow)
+	ctx.Response.Header.SetContentType("application/json")
+	ctx.SetStatusCode(fasthttp.StatusMethodNotAllowed)
+	ctx.SetBodyString(`{"error":"method_not_allowed"}`)
+}
+
+func (r *router) find(path []byte) (*entry, []byte) {
+	if e := r.exact[string(path)]; e != nil {
+		return e, nil
+	}
+	for i := range r.prefixes {
+		p := &r.prefixes[i]
+		if len(path) > len(p.text) && string(path[:len(p.text)]) == p.text {
+			if rest := path[len(p.text):]; bytes.IndexByte(rest, '/') < 0 {
+				return p.entry, unescape(rest)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// unescape decodes percent-coding; what is not valid stays as it is.
+func unescape(segment []byte) []byte {
+	if bytes.IndexByte(segment, '%') < 0 {
+		return segment
+	}
+	out := make([]byte, 0, len(segment))
+	for i := 0; i < len(segment); i++ {
+		if segment[i] == '%' && i+2 < len(segment) && hexDigit(segment[i+1]) >= 0 && hexDigit(segment[i+2]) >= 0 {
+			out = append(out, byte(hexDigit(segment[i+1])<<4|hexDigit(segment[i+2])))
+			i += 2
+			continue
+		}
+		out = append(out, segment[i])
+	}
+	return out
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}
+
+// calledByPages tells whether client libraries in web pages call a relayed path.
+func calledByPages(path []byte) bool {
+	for _, p := range []string{"/api/pulse/", "/api/catch/", "/api/switch/"} {
+		if len(path) > len(p) && string(path[:len(p)]) == p {
+			return true
+		}
+	}
+	return false
+}
+
+// routes are the paths that this edge answers itself (specification, Endpoints; supplement sections 3 to 5).
+func (e *Edge) routes() []route {
+	return nil
+}
