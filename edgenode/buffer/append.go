@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"skerry/replication/tally"
 	"skerry/replication/up"
 )
 
@@ -126,7 +127,7 @@ func (b *Buffer) spareLocked() []byte {
 }
 
 func eventKey(project [16]byte, received int64) usageKey {
-	return usageKey{month: monthOf(time.UnixMicro(received)), project: project, kind: Events}
+	return usageKey{month: monthOf(time.UnixMicro(received)), project: project, metric: tally.Events}
 }
 
 func (b *Buffer) signalLocked() {

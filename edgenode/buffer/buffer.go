@@ -92,11 +92,12 @@ func (c Config) withDefaults() Config {
 
 // Buffer is the log. It is safe for use by several goroutines.
 type Buffer struct {
-	cfg  Config
-	db   *pebble.DB
-	lock *pebble.Lock
-	me   up.Incarnation
-	life *life // the present one, which me names
+	cfg   Config
+	db    *pebble.DB
+	lock  *pebble.Lock
+	me    up.Incarnation
+	store [8]byte // the store's own id, for as long as the disk lives
+	life  *life   // the present one, which me names
 
 	mu        sync.Mutex // guards all below
 	lives     []*life    // oldest first; the last is life

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"skerry/replication/tally"
 	"skerry/replication/up"
 )
 
@@ -123,7 +124,7 @@ func (h *history) check(b *Buffer) {
 			h.t.Errorf("%s is there without %s of the same request", id, other)
 		}
 	}
-	if got, want := b.Used(projectA, Events, noon), uint64(len(found)); got != want {
+	if got, want := b.Used(projectA, tally.Events, noon), uint64(len(found)); got != want {
 		h.t.Errorf("%d events counted, %d there", got, want)
 	}
 }

@@ -11,9 +11,10 @@ import (
 //
 //	'a'                                                      format of the store
 //	'b' lane                                                 base: operations of incarnations that are gone (u64)
+//	'd'                                                      the store's own id
 //	'i' ordinal                                              incarnation: its id
 //	'l' lane ordinal first                                   log entry, see below
-//	'q' month project kind                                   counted events and calls (u64), see usage.go
+//	'q' month project metric                                 counted events and calls (u64), see usage.go
 //	's' ordinal spool lane first shape                       chunk of a spool: one block; first counts from 0
 //	't' ordinal spool payload piece                          piece of a large payload
 //	'w' lane ordinal                                         watermark: last number stored at the centre (u64)
@@ -30,6 +31,7 @@ import (
 const (
 	prefixFormat      = 'a'
 	prefixBase        = 'b'
+	prefixStore       = 'd'
 	prefixIncarnation = 'i'
 	prefixLog         = 'l'
 	prefixUsage       = 'q'

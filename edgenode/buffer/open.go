@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -353,8 +354,16 @@ func (b *Buffer) begin() error {
 		b.life.lanes[i].freedAt = b.cfg.Now()
 	}
 	b.lives = append(b.lives, b.life)
+	id, err := b.number([]byte{prefixStore})
+	if err != nil {
+		return err
+	}
+	for id == 0 {
+		id = mathrand.Uint64()
+	}
+	b.store = [8]byte(u64(id))
 	batch := b.db.NewBatch()
-	if err := errors.Join(batch.Set([]byte{prefixFormat}, u64(format), nil),
+	if err := errors.Join(batch.Set([]byte{prefixFormat}, u64(format), nil), batch.Set([]byte{prefixStore}, b.store[:], nil),
 		batch.Set(incarnationKey(b.me.Ordinal), b.me.ID[:], nil)); err != nil {
 		return errors.Join(err, batch.Close())
 	}

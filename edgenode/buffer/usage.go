@@ -3,41 +3,24 @@ package buffer
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"skerry/replication/tally"
 	"skerry/replication/up"
 )
-
-// UsageKind is what a monthly quota counts.
-type UsageKind uint8
-
-// The kinds. Their numbers are part of the store's format.
-const (
-	Events     UsageKind = 1
-	Handshakes UsageKind = 2
-)
-
-// Usage is how much of one kind this edge ever counted for a project in a month (UTC). It only grows, also over
-// restarts.
-type Usage struct {
-	Month   time.Time // its first instant
-	Project [16]byte
-	Kind    UsageKind
-	Count   uint64
-}
 
 // usageMonths is how many months are kept: what was counted in the last minute of one must still be published.
 const usageMonths = 3
 
+var _ tally.Counters = (*Buffer)(nil)
+
 type usageKey struct {
 	month   uint32 // months since year 0
 	project [16]byte
-	kind    UsageKind
+	metric  tally.Metric
 }
 
 func monthOf(t time.Time) uint32 {
@@ -47,12 +30,12 @@ func monthOf(t time.Time) uint32 {
 
 func (k usageKey) key() []byte {
 	b := binary.BigEndian.AppendUint32([]byte{prefixUsage}, k.month)
-	return append(append(b, k.project[:]...), byte(k.kind))
+	return append(append(b, k.project[:]...), byte(k.metric))
 }
 
-func (k usageKey) usage(n uint64) Usage {
-	return Usage{Month: time.Date(int(k.month/12), time.Month(k.month%12+1), 1, 0, 0, 0, 0, time.UTC),
-		Project: k.project, Kind: k.kind, Count: n}
+func (k usageKey) count(n uint64) tally.Count {
+	return tally.Count{Month: time.Date(int(k.month/12), time.Month(k.month%12+1), 1, 0, 0, 0, 0, time.UTC),
+		Project: k.project, Metric: k.metric, Value: n}
 }
 
 // usage is the counters that are on the disk. Only the committer changes them.
@@ -83,7 +66,7 @@ func (u *usage) load(db *pebble.DB, now time.Time) error {
 		if len(key) != 22 {
 			return fmt.Errorf("%w: usage key of %d bytes", up.ErrCorrupt, len(key))
 		}
-		k := usageKey{month: binary.BigEndian.Uint32(key[1:]), kind: UsageKind(key[21])}
+		k := usageKey{month: binary.BigEndian.Uint32(key[1:]), metric: tally.Metric(key[21])}
 		copy(k.project[:], key[5:])
 		n, err := parseU64(value)
 		u.counts[k] = n
@@ -91,25 +74,27 @@ func (u *usage) load(db *pebble.DB, now time.Time) error {
 	})
 }
 
-// Used is how much this edge counted for the project in the month of now.
-func (b *Buffer) Used(project [16]byte, kind UsageKind, now time.Time) uint64 {
-	return b.usage.get(usageKey{month: monthOf(now), project: project, kind: kind})
+// Source implements tally.Counters: the edge and its store.
+func (b *Buffer) Source() string { return fmt.Sprintf("%s.%x", b.cfg.Edge, b.store) }
+
+// Used implements tally.Counters.
+func (b *Buffer) Used(project [16]byte, metric tally.Metric, now time.Time) uint64 {
+	return b.usage.get(usageKey{month: monthOf(now), project: project, metric: metric})
 }
 
-// Usage lists all counters, in no order. What it shows is on the disk.
-func (b *Buffer) Usage() []Usage {
+// Counts implements tally.Counters. What it shows is on the disk.
+func (b *Buffer) Counts() []tally.Count {
 	b.usage.mu.Lock()
-	counts := maps.Clone(b.usage.counts)
-	b.usage.mu.Unlock()
-	list := make([]Usage, 0, len(counts))
-	for _, k := range slices.Collect(maps.Keys(counts)) {
-		list = append(list, k.usage(counts[k]))
+	defer b.usage.mu.Unlock()
+	list := make([]tally.Count, 0, len(b.usage.counts))
+	for k, n := range b.usage.counts {
+		list = append(list, k.count(n))
 	}
 	return list
 }
 
-// Count adds to a counter and returns when that is on the disk. Accepted events are counted by Append and Commit.
-func (b *Buffer) Count(project [16]byte, kind UsageKind, now time.Time, n uint64) error {
+// Add implements tally.Counters. Accepted events are counted by Append and Commit.
+func (b *Buffer) Add(project [16]byte, metric tally.Metric, now time.Time, n uint64) error {
 	b.mu.Lock()
 	switch {
 	case b.closed:
@@ -120,7 +105,7 @@ func (b *Buffer) Count(project [16]byte, kind UsageKind, now time.Time, n uint64
 		return b.committed
 	}
 	g := b.group
-	g.counts[usageKey{monthOf(now), project, kind}] += n
+	g.counts[usageKey{monthOf(now), project, metric}] += n
 	b.signalLocked()
 	b.mu.Unlock()
 	return b.wait(g)

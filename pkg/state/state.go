@@ -74,6 +74,10 @@ type Usage struct {
 	Month      string `json:"month"` // 2026-01
 	Events     int64  `json:"events"`
 	Handshakes int64  `json:"handshakes"`
+	// EventsBy and HandshakesBy are what the totals contain of each source (an edge's store), so that an edge can put its
+	// own present count in the place of its reported one.
+	EventsBy     map[string]int64 `json:"events_by,omitempty"`
+	HandshakesBy map[string]int64 `json:"handshakes_by,omitempty"`
 }
 
 // Flag is the body of `<project>.<env>.flag.<key>`.

@@ -1,0 +1,184 @@
+package tally
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"skerry/pkg/state"
+)
+
+// Counters is the edge's store of usage. Counts only grow, over restarts too.
+type Counters interface {
+	// Source names the store; see Report.
+	Source() string
+	// Add adds to a counter and returns when that is on the disk.
+	Add(project [16]byte, metric Metric, now time.Time, n uint64) error
+	// Used is the count in the month of now.
+	Used(project [16]byte, metric Metric, now time.Time) uint64
+	// Counts lists all counters.
+	Counts() []Count
+}
+
+// Meter knows what projects have used of their monthly quotas: the centre's total, with this edge's own part in it
+// replaced by what this edge has counted by now. It is safe for use by several goroutines.
+type Meter struct {
+	edge     string
+	counters Counters
+	now      func() time.Time
+
+	calls sync.Map // project id (string) → *calls, counted and not yet stored
+}
+
+// calls are a project's handshakes since they were last written to the store.
+type calls struct {
+	project [16]byte
+	n       atomic.Int64
+}
+
+const (
+	// storeEvery bounds the handshakes that a crash makes uncounted. Events are counted as they are stored.
+	storeEvery = time.Second
+	// reportAllEvery repeats reports that were lost.
+	reportAllEvery = 30 * time.Second
+)
+
+// NewMeter returns a Meter over the edge's counters. now is the clock; nil means time.Now.
+func NewMeter(edge string, counters Counters, now func() time.Time) *Meter {
+	if now == nil {
+		now = time.Now
+	}
+	return &Meter{edge: edge, counters: counters, now: now}
+}
+
+// Used is how much a project has used in this month (UTC), as far as this edge knows. A project that is no UUID has
+// used nothing.
+func (m *Meter) Used(project string, metric Metric, central *state.Usage) int64 {
+	id, err := uuid.Parse(project)
+	if err != nil {
+		return 0
+	}
+	now := m.now()
+	own := int64(m.counters.Used(id, metric, now))
+	if metric == Handshakes {
+		if c, ok := m.calls.Load(project); ok {
+			own += c.(*calls).n.Load()
+		}
+	}
+	if central.Month != now.UTC().Format(monthForm) {
+		return own
+	}
+	total, by := central.Events, central.EventsBy
+	if metric == Handshakes {
+		total, by = central.Handshakes, central.HandshakesBy
+	}
+	if by == nil {
+		return max(total, own)
+	}
+	included := by[m.counters.Source()]
+	return total - included + max(own, included)
+}
+
+// AddHandshakes counts n decision calls.
+func (m *Meter) AddHandshakes(project string, n int64) {
+	c, ok := m.calls.Load(project)
+	if !ok {
+		id, err := uuid.Parse(project)
+		if err != nil {
+			return
+		}
+		c, _ = m.calls.LoadOrStore(project, &calls{project: id})
+	}
+	c.(*calls).n.Add(n)
+}
+
+// Run stores what was counted and reports it over the connection until ctx ends; at the end it stores once more.
+func (m *Meter) Run(ctx context.Context, nc *nats.Conn) error {
+	told := map[countKey]uint64{}
+	tick := time.NewTicker(storeEvery)
+	defer tick.Stop()
+	lastAll := m.now()
+	for {
+		select {
+		case <-ctx.Done():
+			return m.store()
+		case <-tick.C:
+		}
+		if err := m.store(); err != nil {
+			slog.Error("store usage", "error", err)
+			continue
+		}
+		if !nc.IsConnected() {
+			continue
+		}
+		if now := m.now(); now.Sub(lastAll) >= reportAllEvery {
+			lastAll = now
+			clear(told)
+		}
+		if r := m.report(told); len(r.Counts) > 0 {
+			if err := publishReport(nc, r); err != nil {
+				slog.Debug("report usage", "error", err)
+				clear(told)
+			}
+		}
+	}
+}
+
+type countKey struct {
+	project [16]byte
+	month   int64
+	metric  Metric
+}
+
+// report has what grew since it was told last.
+func (m *Meter) report(told map[countKey]uint64) Report {
+	r := Report{Edge: m.edge, Source: m.counters.Source()}
+	for _, c := range m.counters.Counts() {
+		k := countKey{c.Project, c.Month.Unix(), c.Metric}
+		if told[k] != c.Value {
+			told[k] = c.Value
+			r.Counts = append(r.Counts, c)
+		}
+	}
+	return r
+}
+
+// publishReport splits a report into messages that any server takes.
+func publishReport(nc *nats.Conn, r Report) error {
+	const most = 4000
+	for counts := r.Counts; len(counts) > 0; {
+		n := min(len(counts), most)
+		part := Report{Edge: r.Edge, Source: r.Source, Counts: counts[:n]}
+		if err := nc.Publish(ReportSubject(r.Edge), part.Encode()); err != nil {
+			return fmt.Errorf("publish usage: %w", err)
+		}
+		counts = counts[n:]
+	}
+	return nil
+}
+
+// store writes the counted handshakes to the edge's store.
+func (m *Meter) store() error {
+	var fault error
+	m.calls.Range(func(_, value any) bool {
+		c := value.(*calls)
+		n := c.n.Load()
+		if n == 0 {
+			return true
+		}
+		if err := m.counters.Add(c.project, Handshakes, m.now(), uint64(n)); err != nil {
+			fault = err
+			return false
+		}
+		// Only now, so that Used never falls: for a moment it has them twice.
+		c.n.Add(-n)
+		return true
+	})
+	return fault
+}
