@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/pkg/id"
+	"skerry/pkg/problem"
 )
 
 // IssuerConfig is one external OpenID Connect issuer whose tokens are accepted. A
@@ -62,6 +65,9 @@ func (c IssuerConfig) validate() error {
 	return nil
 }
 
+// errIssuerAway is the 503 of a token that cannot be judged now.
+var errIssuerAway = problem.Newf(problem.Unavailable, "Service temporarily unavailable", "the token's issuer cannot be reached")
+
 // issuer is an external issuer whose discovery is read on first use and again after
 // a failure, at most every few seconds.
 type issuer struct {
@@ -103,7 +109,8 @@ func (i *issuer) open(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	// The key set outlives this request, so it must not end with it.
 	provider, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), i.client), i.config.Issuer)
 	if err != nil {
-		i.failed, i.err = time.Now(), fmt.Errorf("discover issuer %s: %w", i.config.Issuer, err)
+		slog.Warn("external issuer away", "issuer", i.config.Issuer, "error", err)
+		i.failed, i.err = time.Now(), errIssuerAway
 		return nil, i.err
 	}
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: i.config.Audience, SupportedSigningAlgs: i.config.Algorithms})
@@ -134,6 +141,10 @@ func (s *Store) authenticateExternal(ctx context.Context, from *issuer, text str
 		return Caller{}, err
 	}
 	token, err := verifier.Verify(ctx, text)
+	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc keeps no type for it
+		slog.Warn("external issuer's keys away", "issuer", from.config.Issuer, "error", err)
+		return Caller{}, errIssuerAway
+	}
 	if err != nil {
 		return Caller{}, ErrBadToken
 	}

@@ -1,0 +1,213 @@
+package access_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/golang-jwt/jwt/v5"
+
+	"skerry/pkg/id"
+	"skerry/writeplane/access"
+)
+
+// realIssuer serves discovery and its keys over HTTP and signs tokens with them.
+type realIssuer struct {
+	server *httptest.Server
+	keys   atomic.Pointer[map[string]crypto.Signer]
+	down   atomic.Bool
+}
+
+func newRealIssuer(t *testing.T) *realIssuer {
+	t.Helper()
+	i := &realIssuer{}
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.keys.Store(&map[string]crypto.Signer{"rsa": rsaKey, "ec": ecKey})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		if i.down.Load() {
+			http.Error(w, "down", http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": i.server.URL, "jwks_uri": i.server.URL + "/keys",
+			"authorization_endpoint": i.server.URL + "/authorize", "token_endpoint": i.server.URL + "/token",
+			"id_token_signing_alg_values_supported": []string{"RS256", "ES256", "EdDSA", "HS256", "none"}})
+	})
+	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
+		var set jose.JSONWebKeySet
+		for kid, key := range *i.keys.Load() {
+			set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Public(), KeyID: kid, Use: "sig"})
+		}
+		_ = json.NewEncoder(w).Encode(set)
+	})
+	i.server = httptest.NewServer(mux)
+	t.Cleanup(i.server.Close)
+	return i
+}
+
+func (i *realIssuer) sign(t *testing.T, method jwt.SigningMethod, kid string, key any, change func(jwt.MapClaims)) string {
+	t.Helper()
+	body := jwt.MapClaims{"iss": i.server.URL, "aud": "skerry-console", "sub": "ext-1", "email": "Editor@Example.com", "email_verified": true,
+		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "skerry_role": "owner"}
+	if change != nil {
+		change(body)
+	}
+	token := jwt.NewWithClaims(method, body)
+	token.Header["kid"] = kid
+	text, err := token.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestExternalIssuersTokenStandsForAMember(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	external := newRealIssuer(t)
+	open := func(change func(*access.IssuerConfig)) *access.Store {
+		config := access.IssuerConfig{Issuer: external.server.URL, Audience: "skerry-console", OrganizationID: p.founding.OrganizationID}
+		if change != nil {
+			change(&config)
+		}
+		store, err := access.New(t.Context(), access.Config{Issuers: []access.IssuerConfig{config}}, p.db.App)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store
+	}
+	store := open(nil)
+	keys := *external.keys.Load()
+	rsaSign := func(change func(jwt.MapClaims)) string {
+		return external.sign(t, jwt.SigningMethodRS256, "rsa", keys["rsa"], change)
+	}
+	auth := func(s *access.Store, token string) (access.Caller, error) {
+		return s.Authenticate(t.Context(), "Bearer "+token)
+	}
+	editor := p.founding.Members["editor"]
+	for name, token := range map[string]string{"RS256": rsaSign(nil), "ES256": external.sign(t, jwt.SigningMethodES256, "ec", keys["ec"], nil)} {
+		caller, err := auth(store, token)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if caller.Subject != editor.ID || caller.Role != access.Editor || caller.Email != editor.Email || caller.OrganizationID != p.founding.OrganizationID {
+			t.Errorf("%s: %+v", name, caller)
+		}
+		// The member is bound to the demo project and sees it without a project in the token.
+		if !caller.Sees(access.Project{ID: p.founding.ProjectID, OrganizationID: p.founding.OrganizationID}) || caller.Sees(access.Project{ID: id.New(), OrganizationID: p.founding.OrganizationID}) {
+			t.Errorf("%s sees other projects than the member's", name)
+		}
+	}
+	if _, err := auth(store, p.tokens["owner"]); err != nil {
+		t.Errorf("our own tokens beside an external issuer: %v", err)
+	}
+
+	_, stranger, _ := ed25519.GenerateKey(nil)
+	for name, token := range map[string]string{
+		"another audience":    rsaSign(func(c jwt.MapClaims) { c["aud"] = "other" }),
+		"expired by a second": rsaSign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Second).Unix() }),
+		"no expiry":           rsaSign(func(c jwt.MapClaims) { delete(c, "exp") }),
+		"unverified email":    rsaSign(func(c jwt.MapClaims) { c["email_verified"] = false }),
+		"email_verified gone": rsaSign(func(c jwt.MapClaims) { delete(c, "email_verified") }),
+		"nobody's email":      rsaSign(func(c jwt.MapClaims) { c["email"] = "stranger@example.com" }),
+		"no email":            rsaSign(func(c jwt.MapClaims) { delete(c, "email") }),
+		"unknown key":         external.sign(t, jwt.SigningMethodEdDSA, "other", stranger, nil),
+		"another key's kid":   external.sign(t, jwt.SigningMethodEdDSA, "rsa", stranger, nil),
+		"none":                external.sign(t, jwt.SigningMethodNone, "rsa", jwt.UnsafeAllowNoneSignatureType, nil),
+		"HMAC with anything":  external.sign(t, jwt.SigningMethodHS256, "rsa", []byte("x"), nil),
+	} {
+		if caller, err := auth(store, token); !errors.Is(err, access.ErrBadToken) {
+			t.Errorf("%s: %+v, %v", name, caller, err)
+		}
+	}
+
+	// Claims may lower what the member may, never raise it.
+	mapped := open(func(c *access.IssuerConfig) { c.RoleClaim, c.ProjectClaim = "skerry_role", "skerry_project" })
+	if caller, err := auth(mapped, rsaSign(nil)); err != nil || caller.Role != access.Editor {
+		t.Errorf("role owner in the claim: %+v, %v", caller, err)
+	}
+	if caller, err := auth(mapped, rsaSign(func(c jwt.MapClaims) { c["skerry_role"] = "viewer" })); err != nil || caller.Role != access.Viewer {
+		t.Errorf("role viewer in the claim: %+v, %v", caller, err)
+	}
+	if _, err := auth(mapped, rsaSign(func(c jwt.MapClaims) { delete(c, "skerry_role") })); !errors.Is(err, access.ErrBadToken) {
+		t.Errorf("no role in the claim: %v", err)
+	}
+	bound, err := auth(mapped, rsaSign(func(c jwt.MapClaims) { c["email"], c["skerry_project"] = "owner@example.com", p.founding.ProjectID }))
+	if err != nil || bound.ProjectID != p.founding.ProjectID || bound.Role != access.Owner {
+		t.Errorf("%+v, %v", bound, err)
+	}
+
+	// The issuer's keys rotate; ours need not be told.
+	fresh, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	external.keys.Store(&map[string]crypto.Signer{"fresh": fresh})
+	if _, err := auth(store, external.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); err != nil {
+		t.Errorf("after rotation: %v", err)
+	}
+
+	// A removed member is out at once, whatever the issuer signs.
+	if _, err := p.db.App.Exec(t.Context(), `UPDATE members SET removed_at = now() WHERE id = $1`, editor.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := auth(store, external.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); !errors.Is(err, access.ErrBadToken) {
+		t.Errorf("removed member: %v", err)
+	}
+}
+
+func TestIssuerThatIsAwayIsNoVerdictOnItsTokens(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	external := newRealIssuer(t)
+	external.down.Store(true)
+	store, err := access.New(t.Context(), access.Config{Issuers: []access.IssuerConfig{{Issuer: external.server.URL, Audience: "skerry-console", OrganizationID: p.founding.OrganizationID}}}, p.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := external.sign(t, jwt.SigningMethodRS256, "rsa", (*external.keys.Load())["rsa"], nil)
+	if _, err := store.Authenticate(t.Context(), "Bearer "+token); err == nil || errors.Is(err, access.ErrBadToken) || errors.Is(err, access.ErrNoToken) {
+		t.Errorf("%v", err)
+	}
+	if _, err := store.Authenticate(t.Context(), "Bearer "+p.tokens["owner"]); err != nil {
+		t.Errorf("our own token meanwhile: %v", err)
+	}
+}
+
+func TestIssuerConfigNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	good := access.IssuerConfig{Issuer: "https://id.example.com", Audience: "a", OrganizationID: id.New()}
+	if err := (access.Config{Issuers: []access.IssuerConfig{good}}).Validate(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*access.IssuerConfig){
+		"Issuer":         func(c *access.IssuerConfig) { c.Issuer = "ftp://x" },
+		"Audience":       func(c *access.IssuerConfig) { c.Audience = "" },
+		"OrganizationID": func(c *access.IssuerConfig) { c.OrganizationID = "x" },
+		"Algorithms":     func(c *access.IssuerConfig) { c.Algorithms = []string{"HS256"} },
+	} {
+		bad := good
+		change(&bad)
+		if err := (access.Config{Issuers: []access.IssuerConfig{bad}}).Validate(); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
