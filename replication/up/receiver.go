@@ -23,6 +23,9 @@ type Sink interface {
 	Store(ctx context.Context, edge string, batches []Batch) (Outcome, error)
 	// Stored is the watermark of one incarnation's lane: all up to it is stored. 0 when nothing is.
 	Stored(ctx context.Context, edge string, lane Lane, in Incarnation) (uint64, error)
+	// Lost notes that the numbers up to through, as far as they are missing, will never come: their edge has freed them,
+	// which it does only with what was stored. So the store has been taken back to a time before.
+	Lost(ctx context.Context, edge string, lane Lane, in Incarnation, through uint64) error
 	// Report keeps what an edge says of its log.
 	Report(ctx context.Context, edge string, totals []Totals) error
 }

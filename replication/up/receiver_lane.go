@@ -271,6 +271,15 @@ func (l *laneReceiver) store(ctx context.Context, in Incarnation, batches []Batc
 	if outcome.Taken == len(batches) {
 		return false, nil
 	}
+	if said, ok := l.e.said(l.lane); ok && said.Ordinal == in.Ordinal && said.Incarnation == hex.EncodeToString(in.ID[:]) && said.Freed > outcome.Stored {
+		through := min(said.Freed, l.queue[0].batch.First-1)
+		slog.Error("the edge has freed what this store does not have: it was restored from before", "edge", l.e.id,
+			"lane", l.lane.String(), "first", outcome.Stored+1, "last", through)
+		if err := l.r.sink.Lost(ctx, l.e.id, l.lane, in, through); err != nil {
+			return false, fmt.Errorf("note what is lost: %w", err)
+		}
+		return false, nil // the queue is as it was, and now follows
+	}
 	if !l.e.alive() {
 		// Nobody may be left to send again what is missing: what is here is not thrown away.
 		l.e.show(l.lane, func(s *ReceivedLane) { s.Held = true })

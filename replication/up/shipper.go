@@ -200,6 +200,7 @@ type laneShipper struct {
 	next   uint64      // number to publish next
 	acked  uint64      // highest number of in that the stream has acknowledged
 	stored uint64      // watermark of in
+	freed  uint64      // highest number of in that the log no longer has
 	turn   uint64      // rewinds so far
 	flew   int         // len(flying), for others to see
 	fault  string
@@ -244,6 +245,7 @@ func (l *laneShipper) describe(said *laneHello) {
 		return
 	}
 	said.Incarnation, said.Ordinal, said.Turn = hex.EncodeToString(l.in.ID[:]), l.in.Ordinal, l.turn
+	said.Freed = max(l.freed, l.stored)
 	if l.flew == 0 {
 		said.Shipped = l.acked
 	}
@@ -439,6 +441,11 @@ func (l *laneShipper) fill(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
+		if batch.First > l.next {
+			l.mu.Lock()
+			l.freed = batch.First - 1
+			l.mu.Unlock()
+		}
 		// Many small messages would cost the centre a transaction each: with some on their way, wait for company.
 		small := len(batch.Data) < PackBudget/4
 		if small && len(l.flying) >= 2 && l.flying[len(l.flying)-1].small {
@@ -466,7 +473,7 @@ func (l *laneShipper) choose() error {
 	}
 	l.flying, l.turnSeq = nil, 0
 	l.mu.Lock()
-	l.in, l.next, l.acked, l.stored, l.flew = oldest, 1, 0, 0, 0
+	l.in, l.next, l.acked, l.stored, l.freed, l.flew = oldest, 1, 0, 0, 0, 0
 	l.turn++
 	l.mu.Unlock()
 	return nil

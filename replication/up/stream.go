@@ -122,6 +122,8 @@ type laneHello struct {
 	Ordinal     uint64 `json:"ordinal,omitempty"`
 	// Shipped is the highest number that the stream has acknowledged, 0 while anything sent is not acknowledged.
 	Shipped uint64 `json:"shipped,omitempty"`
+	// Freed is the highest number of the incarnation that the edge is known to have freed: it cannot be sent again.
+	Freed uint64 `json:"freed,omitempty"`
 	// Turn counts the shipper's rewinds: an answer that repeats it is known to be younger than the last of them.
 	Turn uint64 `json:"turn,omitempty"`
 }
@@ -157,7 +159,7 @@ func decodeHello(data []byte) (hello, error) {
 			return hello{}, err
 		}
 		if l.Received > math.MaxInt64 || l.Pending > l.Received || l.PendingBytes < 0 || l.OldestMS < 0 ||
-			l.OldestMS > math.MaxInt64/int64(time.Millisecond) || l.Shipped > math.MaxInt64 {
+			l.OldestMS > math.MaxInt64/int64(time.Millisecond) || l.Shipped > math.MaxInt64 || l.Freed > math.MaxInt64 {
 			return hello{}, corrupt("hello of lane %s with impossible totals", l.Lane)
 		}
 	}

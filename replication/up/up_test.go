@@ -218,6 +218,14 @@ func (s *memorySink) Stored(_ context.Context, edge string, lane Lane, in Incarn
 	return s.cursor[fmt.Sprint(edge, lane, in)], nil
 }
 
+func (s *memorySink) Lost(_ context.Context, edge string, lane Lane, in Incarnation, through uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := fmt.Sprint(edge, lane, in)
+	s.cursor[key] = max(s.cursor[key], through)
+	return nil
+}
+
 func (s *memorySink) Report(context.Context, string, []Totals) error { return nil }
 
 func (s *memorySink) setAway(away bool) {
@@ -642,6 +650,28 @@ func TestBehindTheGapOfASilentEdgeNothingIsDropped(t *testing.T) {
 	if !inStream(1)() {
 		t.Error("the message behind the gap is gone")
 	}
+}
+
+func TestAStoreTakenBackInTimeGoesOnWithWhatTheEdgeStillHas(t *testing.T) {
+	t.Parallel()
+	ns, log, sink := natstest.New(t), newMemoryLog(), newMemorySink()
+	_, stop := startReceiver(t, ns, sink, leases())
+	startShipper(t, ns, log)
+	for i := range 50 {
+		log.append(LaneEvent, event(i))
+	}
+	sink.wait(t, LaneEvent, 50)
+	expectFreed(t, log, LaneEvent)
+	stop()
+	restored := newMemorySink() // knows nothing of the fifty
+	startReceiver(t, ns, restored, leases())
+	for i := 50; i < 60; i++ {
+		log.append(LaneEvent, event(i))
+	}
+	if names := restored.wait(t, LaneEvent, 10); len(names) != 10 || names[0] != "u50" || names[9] != "u59" {
+		t.Errorf("stored %v", names)
+	}
+	expectFreed(t, log, LaneEvent)
 }
 
 func FuzzHellosAndAnnouncements(f *testing.F) {

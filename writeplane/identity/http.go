@@ -1,0 +1,263 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/instant"
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
+	"skerry/replication/up"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+)
+
+// ErrEnvironment refuses an `environment` that is neither live nor test.
+var ErrEnvironment = problem.New(problem.Invalid, "environment must be live or test")
+
+// Module answers questions about persons.
+type Module struct {
+	store  *commit.Store
+	access *access.Store
+}
+
+// New returns the module. A Worker must run somewhere to finish its erasures.
+func New(store *commit.Store, access *access.Store) *Module {
+	return &Module{store: store, access: access}
+}
+
+// ScopeOf is the scope that a management call means: the project as everywhere, and
+// query `environment`, `live` when it is absent.
+func ScopeOf(ctx context.Context, a *access.Store, c *access.Call, r *http.Request) (Scope, access.Project, error) {
+	project, err := a.Project(ctx, c, r)
+	if err != nil {
+		return Scope{}, project, err
+	}
+	environment, err := EnvironmentOf(r.URL.Query())
+	if err != nil {
+		return Scope{}, project, err
+	}
+	id, err := uuid.Parse(project.ID)
+	if err != nil {
+		return Scope{}, project, fmt.Errorf("project id %q: %w", project.ID, err)
+	}
+	return Scope{Project: id, Environment: environment}, project, nil
+}
+
+// EnvironmentOf reads query `environment`.
+func EnvironmentOf(query url.Values) (up.Environment, error) {
+	if !query.Has("environment") {
+		return up.Live, nil
+	}
+	environment, ok := up.ParseEnvironment(query.Get("environment"))
+	if !ok {
+		return 0, ErrEnvironment
+	}
+	return environment, nil
+}
+
+// person is the answer's member (supplement §3).
+type person struct {
+	DistinctID string          `json:"distinct_id"`
+	IDs        []string        `json:"ids"`
+	Properties json.RawMessage `json:"properties"`
+	FirstSeen  instant.Time    `json:"first_seen"`
+	LastSeen   instant.Time    `json:"last_seen"`
+	EventCount int64           `json:"event_count"`
+}
+
+// Get serves GET /api/v1/persons/{distinct_id}.
+func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	ctx := r.Context()
+	scope, _, err := ScopeOf(ctx, m.access, c, r)
+	if err != nil {
+		return err
+	}
+	id := r.PathValue("distinct_id")
+	if !storable(id) {
+		return access.ErrNotFound
+	}
+	var p person
+	// One snapshot: a link that commits between two of the questions would count events twice.
+	err = pgx.BeginTxFunc(ctx, m.store.Pool(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+		p, err = load(ctx, tx, scope, id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Resource(w, http.StatusOK, "person", p, nil)
+}
+
+// storable tells whether a text can be in the database at all.
+func storable(id string) bool {
+	return id != "" && strings.IndexByte(id, 0) < 0 && utf8.ValidString(id)
+}
+
+func load(ctx context.Context, q Querier, s Scope, id string) (person, error) {
+	members, err := Members(ctx, q, s, id)
+	if err != nil {
+		return person{}, err
+	}
+	p := person{DistinctID: members[0], IDs: members}
+	var first, last, seenFirst, seenLast *time.Time
+	err = q.QueryRow(ctx, `
+		SELECT count(*), min(e.timestamp), max(e.timestamp) FROM events e
+		WHERE e.project_id = $1 AND e.environment = $2 AND e.distinct_id = ANY($3) AND `+hideErased,
+		s.Project, int16(s.Environment), members).Scan(&p.EventCount, &first, &last)
+	if err != nil {
+		return person{}, fmt.Errorf("count a person's events: %w", err)
+	}
+	err = q.QueryRow(ctx, `
+		SELECT first_seen, last_seen FROM profiles WHERE project_id = $1 AND environment = $2 AND distinct_id = $3`,
+		s.Project, int16(s.Environment), members[0]).Scan(&seenFirst, &seenLast)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return person{}, fmt.Errorf("read a profile: %w", err)
+	}
+	if len(members) == 1 && p.EventCount == 0 && seenFirst == nil {
+		return person{}, access.ErrNotFound
+	}
+	p.FirstSeen, p.LastSeen = bound(first, seenFirst, time.Time.Before), bound(last, seenLast, time.Time.After)
+	p.Properties, err = properties(ctx, q, s, members[0])
+	return p, err
+}
+
+// bound is the one of two optional times that comes first by the given order.
+func bound(a, b *time.Time, first func(time.Time, time.Time) bool) instant.Time {
+	switch {
+	case a == nil && b == nil:
+		return instant.Time{}
+	case a == nil || b != nil && first(*b, *a):
+		return instant.Of(*b)
+	}
+	return instant.Of(*a)
+}
+
+// properties renders a profile; values are as they were sent.
+func properties(ctx context.Context, q Querier, s Scope, id string) (json.RawMessage, error) {
+	rows, err := q.Query(ctx, `
+		SELECT name, coalesce(value, once)::text FROM profile_values
+		WHERE project_id = $1 AND environment = $2 AND distinct_id = $3 AND coalesce(value, once) IS NOT NULL ORDER BY name`,
+		s.Project, int16(s.Environment), id)
+	if err != nil {
+		return nil, fmt.Errorf("read a profile: %w", err)
+	}
+	out := []byte{'{'}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		key, err := json.Marshal(name)
+		if err != nil {
+			return err
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, key...), ':'), value...)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read a profile: %w", err)
+	}
+	return append(out, '}'), nil
+}
+
+// conflict is an entry of the answer (supplement §3).
+type conflict struct {
+	AliasID           string       `json:"alias_id"`
+	KeptDistinctID    string       `json:"kept_distinct_id"`
+	RefusedDistinctID string       `json:"refused_distinct_id"`
+	ReceivedAt        instant.Time `json:"received_at"`
+}
+
+// Conflicts serves GET /api/v1/persons/{distinct_id}/conflicts: the claims on this
+// person's identifiers that were refused, and those that this person lost.
+func (m *Module) Conflicts(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	ctx := r.Context()
+	scope, _, err := ScopeOf(ctx, m.access, c, r)
+	if err != nil {
+		return err
+	}
+	id := r.PathValue("distinct_id")
+	if !storable(id) {
+		return access.ErrNotFound
+	}
+	members, err := Members(ctx, m.store.Pool(), scope, id)
+	if err != nil {
+		return err
+	}
+	rows, err := m.store.Pool().Query(ctx, `
+		SELECT alias_id, kept_distinct_id, refused_distinct_id, received_at FROM identity_conflicts
+		WHERE project_id = $1 AND environment = $2 AND (alias_id = ANY($3) OR refused_distinct_id = ANY($3))
+		ORDER BY received_at DESC, alias_id, refused_distinct_id LIMIT 1000`,
+		scope.Project, int16(scope.Environment), members)
+	if err != nil {
+		return fmt.Errorf("list conflicts: %w", err)
+	}
+	conflicts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c conflict, err error) {
+		var at time.Time
+		err = row.Scan(&c.AliasID, &c.KeptDistinctID, &c.RefusedDistinctID, &at)
+		c.ReceivedAt = instant.Of(at)
+		return c, err
+	})
+	if err != nil {
+		return fmt.Errorf("list conflicts: %w", err)
+	}
+	if len(conflicts) == 0 {
+		known, err := exists(ctx, m.store.Pool(), scope, members)
+		if err != nil {
+			return err
+		}
+		if !known {
+			return access.ErrNotFound
+		}
+		conflicts = []conflict{}
+	}
+	return reply.JSON(w, http.StatusOK, map[string]any{"conflicts": conflicts})
+}
+
+// Delete serves DELETE /api/v1/persons/{distinct_id}: from the answer on the person is
+// gone for every reader; the worker removes the rows. The audit entry names the person
+// by a hash, for a log that is kept for years must not keep what was to be erased.
+func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	ctx := r.Context()
+	scope, project, err := ScopeOf(ctx, m.access, c, r)
+	if err != nil {
+		return err
+	}
+	id := r.PathValue("distinct_id")
+	if !storable(id) {
+		return access.ErrNotFound
+	}
+	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
+		members, err := erase(ctx, tx.Tx, scope, id)
+		if err != nil {
+			return err
+		}
+		if members == nil {
+			return access.ErrNotFound
+		}
+		sum := sha256.Sum256([]byte(members[0]))
+		tx.Audit(commit.Entry{
+			OrganizationID: project.OrganizationID, ProjectID: project.ID,
+			Action: "person.erased", ResourceType: "person", ResourceID: hex.EncodeToString(sum[:]),
+			Metadata: map[string]any{"environment": scope.Environment.String(), "ids": len(members)},
+		})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Deleted(w)
+}

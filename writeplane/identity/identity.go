@@ -1,0 +1,255 @@
+// Package identity knows which identifiers are one person (supplement §3).
+//
+// An alias links an identifier to a person's canonical one, at depth one. The package
+// keeps the links, the profiles that merge with them, and the list of erased people;
+// it rewrites the history of events that was stored under an identifier before its
+// link; and it answers questions about persons.
+//
+// Promised: links do not depend on which edge or process brings them, the first to
+// commit wins; a profile does not depend on the order in which its changes are stored;
+// no event stored beside an alias keeps the old identifier for longer than the
+// rewriting takes; rewriting can be killed at any point and run again.
+//
+// Not promised: that links take the order of the clients' clocks, or that two anonymous
+// identifiers are ever found to be one person without a link.
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"skerry/replication/up"
+)
+
+// Scope is what identifiers are unique in: an environment of a project.
+type Scope struct {
+	Project     uuid.UUID
+	Environment up.Environment
+}
+
+// stripes is how many locks there are. Scopes share them, so that a transaction with
+// any number of scopes takes a bounded number of locks: the server's table of locks is
+// bounded too.
+const stripes = 256
+
+// lockSpace keeps these advisory locks apart from others.
+const lockSpace = 0x6964 // "id"
+
+const (
+	lockSharedSQL    = `SELECT count(pg_advisory_xact_lock_shared($1, k)) FROM unnest($2::int[]) k`
+	lockExclusiveSQL = `SELECT count(pg_advisory_xact_lock($1, k)) FROM unnest($2::int[]) k`
+)
+
+// LockShared keeps the scopes' links as they are until the transaction ends. Whoever
+// stores under resolved identifiers takes it, so that no row slips in between a link
+// and the rewriting of what was there before it. Locks are taken in one order.
+func LockShared(ctx context.Context, tx pgx.Tx, scopes []Scope) error {
+	return lock(ctx, tx, lockSharedSQL, scopes)
+}
+
+// LockExclusive keeps everybody else out of the scopes until the transaction ends.
+// Whoever changes links takes it.
+func LockExclusive(ctx context.Context, tx pgx.Tx, scopes []Scope) error {
+	return lock(ctx, tx, lockExclusiveSQL, scopes)
+}
+
+func lock(ctx context.Context, tx pgx.Tx, sql string, scopes []Scope) error {
+	if len(scopes) == 0 {
+		return nil
+	}
+	keys := make([]int32, len(scopes))
+	for i, s := range scopes {
+		keys[i] = s.stripe()
+	}
+	slices.Sort(keys)
+	if _, err := tx.Exec(ctx, sql, int32(lockSpace), slices.Compact(keys)); err != nil {
+		return fmt.Errorf("lock identities: %w", err)
+	}
+	return nil
+}
+
+func (s Scope) stripe() int32 {
+	h := fnv.New32a()
+	_, _ = h.Write(s.Project[:])
+	_, _ = h.Write([]byte{byte(s.Environment)})
+	return int32(h.Sum32() % stripes)
+}
+
+// Querier is a pool, a connection or a transaction, to read with.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// ID is an identifier in its scope.
+type ID struct {
+	Scope Scope
+	Text  string
+}
+
+const resolveSQL = `
+SELECT k.i, a.canonical_id
+FROM unnest($1::uuid[], $2::smallint[], $3::text[]) WITH ORDINALITY AS k (project_id, environment, alias_id, i)
+JOIN aliases a USING (project_id, environment, alias_id)`
+
+const headsSQL = `
+SELECT k.i FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS k (project_id, environment, i)
+JOIN alias_heads h USING (project_id, environment)`
+
+// Resolve finds the canonical identifiers of those among ids that are aliases.
+func Resolve(ctx context.Context, q Querier, ids []ID) (map[ID]string, error) {
+	linked, err := withAliases(ctx, q, ids)
+	if err != nil || len(linked) == 0 {
+		return nil, err
+	}
+	var asked []ID
+	var projects []uuid.UUID
+	var environments []int16
+	var texts []string
+	for _, id := range ids {
+		if linked[id.Scope] {
+			asked = append(asked, id)
+			projects = append(projects, id.Scope.Project)
+			environments = append(environments, int16(id.Scope.Environment))
+			texts = append(texts, id.Text)
+		}
+	}
+	rows, err := q.Query(ctx, resolveSQL, projects, environments, texts)
+	if err != nil {
+		return nil, fmt.Errorf("resolve identifiers: %w", err)
+	}
+	defer rows.Close()
+	canonical := map[ID]string{}
+	for rows.Next() {
+		var i int64
+		var text string
+		if err := rows.Scan(&i, &text); err != nil {
+			return nil, fmt.Errorf("resolve identifiers: %w", err)
+		}
+		canonical[asked[i-1]] = text
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("resolve identifiers: %w", err)
+	}
+	return canonical, nil
+}
+
+// withAliases tells which of the ids' scopes have any alias.
+func withAliases(ctx context.Context, q Querier, ids []ID) (map[Scope]bool, error) {
+	var scopes []Scope
+	seen := map[Scope]bool{}
+	var projects []uuid.UUID
+	var environments []int16
+	for _, id := range ids {
+		if !seen[id.Scope] {
+			seen[id.Scope] = true
+			scopes = append(scopes, id.Scope)
+			projects = append(projects, id.Scope.Project)
+			environments = append(environments, int16(id.Scope.Environment))
+		}
+	}
+	if len(scopes) == 0 {
+		return nil, nil
+	}
+	rows, err := q.Query(ctx, headsSQL, projects, environments)
+	if err != nil {
+		return nil, fmt.Errorf("look for aliases: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("look for aliases: %w", err)
+	}
+	linked := map[Scope]bool{}
+	for _, i := range found {
+		linked[scopes[i-1]] = true
+	}
+	return linked, nil
+}
+
+const membersSQL = `
+WITH root AS (
+	SELECT coalesce((SELECT canonical_id FROM aliases WHERE project_id = $1 AND environment = $2 AND alias_id = $3), $3) AS id
+)
+SELECT id, false FROM root
+UNION ALL
+SELECT a.alias_id, true FROM root JOIN aliases a ON a.project_id = $1 AND a.environment = $2 AND a.canonical_id = root.id
+ORDER BY 2, 1`
+
+// Members lists a person's identifiers, the canonical one first, by any of them. An
+// identifier that nobody has linked is a person's only one.
+func Members(ctx context.Context, q Querier, scope Scope, id string) ([]string, error) {
+	rows, err := q.Query(ctx, membersSQL, scope.Project, int16(scope.Environment), id)
+	if err != nil {
+		return nil, fmt.Errorf("list a person's ids: %w", err)
+	}
+	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (text string, err error) {
+		var alias bool
+		return text, row.Scan(&text, &alias)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list a person's ids: %w", err)
+	}
+	return members, nil
+}
+
+// Erased are the erasures that may concern a batch.
+type Erased map[Scope]map[[sha256.Size]byte]time.Time
+
+// Has tells whether what was received under the identifier at the time has been erased.
+func (e Erased) Has(scope Scope, id []byte, receivedAt time.Time) bool {
+	erased := e[scope]
+	if len(erased) == 0 {
+		return false
+	}
+	at, ok := erased[sha256.Sum256(id)]
+	return ok && !receivedAt.After(at)
+}
+
+const erasedSQL = `
+SELECT e.project_id, e.environment, e.id_hash, e.erased_at
+FROM unnest($1::uuid[], $2::smallint[]) AS k (project_id, environment)
+JOIN erasures e USING (project_id, environment)
+WHERE e.erased_at >= $3`
+
+// ErasedSince reads the scopes' erasures that concern anything received since oldest.
+func ErasedSince(ctx context.Context, q Querier, scopes []Scope, oldest time.Time) (Erased, error) {
+	var projects []uuid.UUID
+	var environments []int16
+	for _, s := range scopes {
+		projects = append(projects, s.Project)
+		environments = append(environments, int16(s.Environment))
+	}
+	rows, err := q.Query(ctx, erasedSQL, projects, environments, oldest)
+	if err != nil {
+		return nil, fmt.Errorf("read erasures: %w", err)
+	}
+	defer rows.Close()
+	erased := Erased{}
+	for rows.Next() {
+		var s Scope
+		var environment int16
+		var hash []byte
+		var at time.Time
+		if err := rows.Scan(&s.Project, &environment, &hash, &at); err != nil {
+			return nil, fmt.Errorf("read erasures: %w", err)
+		}
+		s.Environment = up.Environment(environment)
+		if erased[s] == nil {
+			erased[s] = map[[sha256.Size]byte]time.Time{}
+		}
+		if len(hash) == sha256.Size {
+			erased[s][[sha256.Size]byte(hash)] = at
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read erasures: %w", err)
+	}
+	return erased, nil
+}

@@ -1,0 +1,287 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/replication/up"
+)
+
+// Lease lets one process rewrite at a time.
+type Lease interface {
+	Acquire(ctx context.Context, name string, term time.Duration) (bool, error)
+	Release(ctx context.Context, name string) error
+}
+
+const (
+	leaseName  = "identity/rewrite"
+	leaseTerm  = 30 * time.Second
+	workEvery  = time.Second
+	groupSize  = 200 // aliases rewritten together
+	firstBatch = 2_000
+	minBatch   = 100
+	maxBatch   = 50_000
+	// aimedAt is how long a transaction should take. Links and receivers of the same scopes may wait for it, and none
+	// may take a second.
+	aimedAt = 200 * time.Millisecond
+)
+
+// Worker rewrites the history of linked identifiers and removes what was erased.
+//
+// It goes partition by partition, in transactions of some rows. Each looks only for
+// rows that still carry an alias, so whoever starts again after a kill finds what is
+// left. An alias is done when no partition has a row of it; none can come later,
+// because receivers store resolved identifiers.
+type Worker struct {
+	pool  *pgxpool.Pool
+	lease Lease
+	batch int
+
+	mu     sync.Mutex
+	status WorkerStatus
+}
+
+// WorkerStatus is the rewriting's progress. Counters are of this process.
+type WorkerStatus struct {
+	Waiting          int64   `json:"waiting"`            // aliases whose history is not rewritten yet
+	OldestSeconds    float64 `json:"oldest_seconds"`     // how long the first of them has waited
+	Partition        string  `json:"partition"`          // at work on; empty when idle
+	Rewritten        int64   `json:"rewritten"`          // events
+	Erased           int64   `json:"erased"`             // events
+	LongestTxSeconds float64 `json:"longest_tx_seconds"` // of all transactions so far
+	Fault            string  `json:"fault,omitempty"`
+}
+
+// NewWorker returns a worker on the application's pool.
+func NewWorker(pool *pgxpool.Pool, lease Lease) *Worker {
+	return &Worker{pool: pool, lease: lease, batch: firstBatch}
+}
+
+// Run works until ctx ends.
+func (w *Worker) Run(ctx context.Context) error {
+	tick := time.NewTicker(workEvery)
+	defer tick.Stop()
+	defer func() {
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = w.lease.Release(release, leaseName) // it ends by itself otherwise
+	}()
+	for {
+		if err := w.Work(ctx); err != nil && ctx.Err() == nil {
+			slog.Warn("rewrite history", "error", err)
+			w.show(func(s *WorkerStatus) { s.Fault = err.Error() })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Work does all that there is to do now, if the lease is ours.
+func (w *Worker) Work(ctx context.Context) error {
+	defer w.show(func(s *WorkerStatus) { s.Partition = "" })
+	for {
+		held, err := w.lease.Acquire(ctx, leaseName, leaseTerm)
+		if err != nil || !held {
+			return err
+		}
+		if err := w.finishErasures(ctx); err != nil {
+			return err
+		}
+		if err := w.look(ctx); err != nil {
+			return err
+		}
+		did, err := w.rewriteGroup(ctx)
+		if err != nil {
+			return err
+		}
+		w.show(func(s *WorkerStatus) { s.Fault = "" })
+		if !did {
+			return nil
+		}
+	}
+}
+
+// Status tells the progress.
+func (w *Worker) Status() WorkerStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.status
+}
+
+func (w *Worker) show(change func(*WorkerStatus)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&w.status)
+}
+
+func (w *Worker) look(ctx context.Context) error {
+	var waiting int64
+	var oldest float64
+	err := w.pool.QueryRow(ctx, `
+		SELECT count(*), coalesce(extract(epoch FROM now() - min(queued_at)), 0)::float8 FROM rewrites`).Scan(&waiting, &oldest)
+	if err != nil {
+		return fmt.Errorf("count rewrites: %w", err)
+	}
+	w.show(func(s *WorkerStatus) { s.Waiting, s.OldestSeconds = waiting, oldest })
+	return nil
+}
+
+// group is some aliases whose history is rewritten together.
+type group struct {
+	scopes   []Scope
+	projects []uuid.UUID
+	environs []int16
+	aliases  []string
+	queued   []time.Time
+}
+
+func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
+	g, err := w.nextGroup(ctx)
+	if err != nil || len(g.aliases) == 0 {
+		return false, err
+	}
+	partitions, err := Partitions(ctx, w.pool)
+	if err != nil {
+		return false, err
+	}
+	for _, partition := range partitions {
+		w.show(func(s *WorkerStatus) { s.Partition = partition })
+		count := func(n int64) { w.show(func(s *WorkerStatus) { s.Rewritten += n }) }
+		err := w.inBatches(ctx, count, func(tx pgx.Tx, limit int) (int64, error) {
+			if err := LockShared(ctx, tx, g.scopes); err != nil {
+				return 0, err
+			}
+			tag, err := tx.Exec(ctx, fmt.Sprintf(rewriteSQL, partition), g.projects, g.environs, g.aliases, limit)
+			return tag.RowsAffected(), err
+		})
+		if err != nil {
+			return false, fmt.Errorf("rewrite %s: %w", partition, err)
+		}
+	}
+	// An alias that was queued again meanwhile keeps its place.
+	_, err = w.pool.Exec(ctx, `
+		DELETE FROM rewrites r USING unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[]) AS d (project_id, environment, alias_id, queued_at)
+		WHERE (r.project_id, r.environment, r.alias_id, r.queued_at) = (d.project_id, d.environment, d.alias_id, d.queued_at)`,
+		g.projects, g.environs, g.aliases, g.queued)
+	if err != nil {
+		return false, fmt.Errorf("finish rewrites: %w", err)
+	}
+	return true, nil
+}
+
+func (w *Worker) nextGroup(ctx context.Context) (g group, err error) {
+	rows, err := w.pool.Query(ctx, `
+		SELECT project_id, environment, alias_id, queued_at FROM rewrites ORDER BY queued_at LIMIT $1`, groupSize)
+	if err != nil {
+		return g, fmt.Errorf("read rewrites: %w", err)
+	}
+	var project uuid.UUID
+	var environment int16
+	var alias string
+	var queued time.Time
+	_, err = pgx.ForEachRow(rows, []any{&project, &environment, &alias, &queued}, func() error {
+		g.scopes = append(g.scopes, Scope{project, up.Environment(environment)})
+		g.projects, g.environs = append(g.projects, project), append(g.environs, environment)
+		g.aliases, g.queued = append(g.aliases, alias), append(g.queued, queued)
+		return nil
+	})
+	if err != nil {
+		return g, fmt.Errorf("read rewrites: %w", err)
+	}
+	return g, nil
+}
+
+// rewriteSQL gives some of a partition's rows their canonical identifier. The sent one
+// goes into anon_id, once; another anon_id that it was sent with moves over.
+const rewriteSQL = `
+WITH victims AS (
+	SELECT e.ctid, a.canonical_id
+	FROM unnest($1::uuid[], $2::smallint[], $3::text[]) AS k (project_id, environment, alias_id)
+	JOIN aliases a USING (project_id, environment, alias_id)
+	JOIN %[1]s e ON e.project_id = k.project_id AND e.environment = k.environment AND e.distinct_id = k.alias_id
+	LIMIT $4
+)
+UPDATE %[1]s e SET
+	distinct_id = v.canonical_id,
+	anon_id = CASE WHEN e.rewritten THEN e.anon_id ELSE e.distinct_id END,
+	sent_anon_id = CASE WHEN e.rewritten OR e.anon_id = e.distinct_id THEN e.sent_anon_id ELSE e.anon_id END,
+	rewritten = true
+FROM victims v WHERE e.ctid = v.ctid`
+
+// plannerSQL keeps the planner at the index: with a LIMIT it likes to scan the table
+// from its start, which for the last rows of many is all of it, again and again.
+const plannerSQL = `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
+
+// inBatches repeats a statement in transactions of its own until it finds less than it
+// may take, and makes their size fit the time they take.
+func (w *Worker) inBatches(ctx context.Context, count func(int64), statement func(tx pgx.Tx, limit int) (int64, error)) error {
+	for renewed := time.Now(); ; {
+		limit := w.batch
+		started := time.Now()
+		var rows int64
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) (err error) {
+			if _, err := tx.Exec(ctx, plannerSQL); err != nil {
+				return err
+			}
+			rows, err = statement(tx, limit)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		took := time.Since(started)
+		count(rows)
+		w.show(func(s *WorkerStatus) { s.LongestTxSeconds = max(s.LongestTxSeconds, took.Seconds()) })
+		if took > aimedAt {
+			w.batch = max(limit/2, minBatch)
+		} else if rows == int64(limit) && took < aimedAt/2 {
+			w.batch = min(limit*3/2, maxBatch)
+		}
+		if rows < int64(limit) {
+			return nil
+		}
+		if time.Since(renewed) > leaseTerm/4 {
+			held, err := w.lease.Acquire(ctx, leaseName, leaseTerm)
+			if err != nil {
+				return err
+			}
+			if !held {
+				return fmt.Errorf("the lease went to another process")
+			}
+			renewed = time.Now()
+		}
+	}
+}
+
+var partitionName = regexp.MustCompile(`^events_(default|[0-9]{8})$`)
+
+// Partitions lists the tables that hold events, the newest day first, the default last.
+func Partitions(ctx context.Context, q Querier) ([]string, error) {
+	rows, err := q.Query(ctx, `
+		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = 'events'::regclass ORDER BY c.relname = 'events_default', c.relname DESC`)
+	if err != nil {
+		return nil, fmt.Errorf("list partitions: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list partitions: %w", err)
+	}
+	for _, name := range names {
+		if !partitionName.MatchString(name) {
+			return nil, fmt.Errorf("events has a partition %q that nobody here made", name)
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,447 @@
+package ingest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"skerry/replication/up"
+	"skerry/writeplane/blobs"
+	"skerry/writeplane/identity"
+)
+
+// Store implements up.Sink: one transaction locks the cursor, skips what was taken,
+// stores the rest, moves the cursor.
+func (s *Store) Store(ctx context.Context, edge string, batches []up.Batch) (up.Outcome, error) {
+	lane, in := batches[0].Lane, batches[0].Incarnation
+	if lane == up.LaneEvent {
+		s.days.ensure(ctx, daysOf(batches))
+	}
+	var outcome up.Outcome
+	var l *load
+	err := pgx.BeginFunc(ctx, s.db.App, func(tx pgx.Tx) error {
+		c, err := lockCursor(ctx, tx, edge, lane, in)
+		if err != nil {
+			return err
+		}
+		l = &load{edge: edge, lane: lane, in: in}
+		if outcome.Taken, err = admit(ctx, tx, c, l, batches); err != nil {
+			return err
+		}
+		outcome.Stored = c.watermark()
+		if len(l.rows) == 0 && !c.gone {
+			return nil
+		}
+		if err := s.settle(ctx, tx, l); err != nil {
+			return err
+		}
+		return c.save(ctx, tx, l.counts())
+	})
+	s.strike(laneKey{edge, lane}, err)
+	if err != nil {
+		return up.Outcome{}, err
+	}
+	s.after(ctx, l)
+	return outcome, nil
+}
+
+func daysOf(batches []up.Batch) map[time.Time]bool {
+	needed := map[time.Time]bool{}
+	for i := range batches {
+		blocks, err := batches[i].Blocks()
+		if err != nil {
+			break // admit stops there too
+		}
+		for j := range blocks {
+			needed[dayOf(time.UnixMicro(blocks[j].ReceivedAt))] = true
+		}
+	}
+	return needed
+}
+
+// admit reads what is new in the batches and stops before a gap, or before a batch that
+// cannot be decoded, which counts as missing.
+func admit(ctx context.Context, tx pgx.Tx, c *cursor, l *load, batches []up.Batch) (taken int, err error) {
+	for i := range batches {
+		b := &batches[i]
+		if b.First > c.last+1 {
+			gone, err := retired(ctx, tx, c.edge)
+			if err != nil || !gone {
+				return i, err
+			}
+			slog.Warn("numbers of a retired edge passed over", "edge", c.edge, "lane", c.lane.String(), "incarnation", c.in.String(),
+				"first", c.last+1, "last", b.First-1)
+			c.skip(b.First - 1)
+		}
+		before := len(l.rows)
+		if err := l.read(b, c.wants); err != nil {
+			slog.Error("ingest batch cannot be decoded", "edge", c.edge, "lane", c.lane.String(), "first", b.First, "error", err)
+			l.rows = l.rows[:before]
+			return i, nil
+		}
+		c.take(b.First, b.End()-1)
+	}
+	return len(batches), nil
+}
+
+// settle gives every row its fate and stores those that can be.
+func (s *Store) settle(ctx context.Context, tx pgx.Tx, l *load) error {
+	lock := identity.LockShared
+	if l.lane == up.LaneAlias {
+		lock = identity.LockExclusive
+	}
+	if l.lane != up.LaneCrash {
+		if err := lock(ctx, tx, l.scopes); err != nil {
+			return err
+		}
+		if err := markErased(ctx, tx, l); err != nil {
+			return err
+		}
+	}
+	if err := s.markUnfit(ctx, l); err != nil {
+		return err
+	}
+	var err error
+	switch l.lane {
+	case up.LaneEvent:
+		err = s.settleEvents(ctx, tx, l)
+	case up.LanePeople:
+		err = s.settlePeople(ctx, tx, l)
+	case up.LaneAlias:
+		err = s.settleAliases(ctx, tx, l)
+	case up.LaneCrash:
+		err = s.settleCrashes(ctx, tx, l)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.bury(ctx, tx, l); err != nil {
+		return err
+	}
+	return count(ctx, tx, l)
+}
+
+func markErased(ctx context.Context, tx pgx.Tx, l *load) error {
+	list, err := identity.ErasedSince(ctx, tx, l.scopes, l.oldest)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	for i := range l.rows {
+		r := &l.rows[i]
+		if list.Has(r.scope, r.DistinctID, r.received()) || l.lane == up.LaneAlias && list.Has(r.scope, r.AliasID, r.received()) {
+			r.fate = erased
+		}
+	}
+	return nil
+}
+
+// markUnfit sends to the dead letters what no row can hold.
+func (s *Store) markUnfit(ctx context.Context, l *load) error {
+	for i := range l.rows {
+		r := &l.rows[i]
+		switch {
+		case r.fate != stored:
+		case r.Unstorable != 0:
+			r.die(r.Unstorable.String())
+		case r.Ref == nil:
+		case l.lane == up.LanePeople:
+			r.die("profile_too_large")
+		case l.lane != up.LaneEvent || r.Ref.Properties.Length+r.Ref.DefaultProperties.Length > s.config.MaxRowBytes:
+			r.die("too_large")
+		default:
+			missing, err := s.missing(ctx, r.Ref)
+			if err != nil {
+				return err
+			}
+			if missing {
+				r.die("payload_missing")
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) missing(ctx context.Context, ref *up.Reference) (bool, error) {
+	blob, err := s.blobs.Open(ctx, ref.Key)
+	if errors.Is(err, blobs.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for a payload: %w", err)
+	}
+	defer func() { _ = blob.Close() }()
+	return blob.Size() != ref.Size, nil
+}
+
+func (s *Store) settleEvents(ctx context.Context, tx pgx.Tx, l *load) error {
+	if err := markDuplicates(ctx, tx, l); err != nil {
+		return err
+	}
+	if err := resolve(ctx, tx, l); err != nil {
+		return err
+	}
+	var plain, referred []*row
+	for _, r := range l.pick(stored) {
+		if r.Ref != nil {
+			referred = append(referred, r)
+		} else {
+			plain = append(plain, r)
+		}
+	}
+	lenient := s.lenient(laneKey{l.edge, l.lane})
+	err := isolate(ctx, tx, len(plain), lenient, func(ctx context.Context, tx pgx.Tx, from, to int) error {
+		return copyEvents(ctx, tx, l, plain[from:to])
+	}, func(i int, reason string) { plain[i].die(reason) })
+	if err != nil {
+		return err
+	}
+	return isolate(ctx, tx, len(referred), lenient, func(ctx context.Context, tx pgx.Tx, from, to int) error {
+		for _, r := range referred[from:to] {
+			if err := s.copyReferred(ctx, tx, l, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(i int, reason string) { referred[i].die(reason) })
+}
+
+// resolve finds the canonical identifiers of the rows that will be stored.
+func resolve(ctx context.Context, tx pgx.Tx, l *load) error {
+	seen := make(map[identity.ID]struct{}, len(l.rows)/4)
+	var ids []identity.ID
+	for i := range l.rows {
+		r := &l.rows[i]
+		if r.fate != stored {
+			continue
+		}
+		id := identity.ID{Scope: r.scope, Text: string(r.DistinctID)}
+		if _, ok := seen[id]; !ok {
+			seen[id] = struct{}{}
+			ids = append(ids, id)
+		}
+	}
+	canonical, err := identity.Resolve(ctx, tx, ids)
+	if err != nil || len(canonical) == 0 {
+		return err
+	}
+	for i := range l.rows {
+		r := &l.rows[i]
+		r.canonical = canonical[identity.ID{Scope: r.scope, Text: string(r.DistinctID)}]
+	}
+	return nil
+}
+
+func (s *Store) settlePeople(ctx context.Context, tx pgx.Tx, l *load) error {
+	if err := resolve(ctx, tx, l); err != nil {
+		return err
+	}
+	rows := l.pick(stored)
+	changes := make([]identity.Change, len(rows))
+	for i, r := range rows {
+		changes[i] = identity.Change{
+			Scope: r.scope, DistinctID: cmp.Or(r.canonical, string(r.DistinctID)), ReceivedAt: r.received(),
+			Stamp: identity.NewStamp(r.received(), l.edge, r.number), Properties: r.Properties,
+		}
+	}
+	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
+		return identity.Merge(ctx, tx, changes[from:to])
+	}, func(i int, reason string) { rows[i].die(reason) })
+}
+
+func (s *Store) settleAliases(ctx context.Context, tx pgx.Tx, l *load) error {
+	rows := l.pick(stored)
+	claims := make([]identity.Claim, len(rows))
+	for i, r := range rows {
+		claims[i] = identity.Claim{
+			Scope: r.scope, AliasID: string(r.AliasID), DistinctID: string(r.DistinctID),
+			AliasedAt: time.UnixMicro(r.Timestamp).UTC(), ReceivedAt: r.received(),
+		}
+	}
+	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
+		return identity.Apply(ctx, tx, claims[from:to])
+	}, func(i int, reason string) { rows[i].die(reason) })
+}
+
+func (s *Store) settleCrashes(ctx context.Context, tx pgx.Tx, l *load) error {
+	rows := l.pick(stored)
+	reports := make([]CrashRow, len(rows))
+	for i, r := range rows {
+		reports[i] = CrashRow{
+			ID: uuid.UUID(r.ID).String(), ProjectID: r.scope.Project.String(), Environment: r.scope.Environment.String(),
+			ReceivedAt: r.received(), Record: r.Raw,
+		}
+	}
+	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
+		bad, err := s.crashes(ctx, tx, reports[from:to])
+		for _, b := range bad {
+			rows[from+b.Index].die(b.Reason)
+		}
+		return err
+	}, func(i int, reason string) { rows[i].die(reason) })
+}
+
+// insertKey is what must be unique.
+type insertKey struct {
+	scope identity.Scope
+	id    string
+}
+
+func (k insertKey) compare(o insertKey) int {
+	return cmp.Or(bytes.Compare(k.scope.Project[:], o.scope.Project[:]),
+		cmp.Compare(k.scope.Environment, o.scope.Environment), cmp.Compare(k.id, o.id))
+}
+
+const insertIDsSQL = `
+INSERT INTO insert_ids AS i (project_id, environment, insert_id, received_at)
+SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[])
+ON CONFLICT (project_id, environment, insert_id) DO UPDATE SET received_at = greatest(i.received_at, excluded.received_at)
+WHERE i.received_at <= excluded.received_at - $5::interval OR i.received_at >= excluded.received_at + $5::interval
+RETURNING project_id, environment, insert_id`
+
+// markDuplicates finds the events whose insert_id was stored within the window.
+func markDuplicates(ctx context.Context, tx pgx.Tx, l *load) error {
+	first := map[insertKey]*row{}
+	for i := range l.rows {
+		r := &l.rows[i]
+		if r.fate != stored || r.InsertID == nil {
+			continue
+		}
+		key := insertKey{r.scope, string(r.InsertID)}
+		if before, ok := first[key]; !ok {
+			first[key] = r
+		} else if r.received().Sub(before.received()).Abs() < insertIDWindow {
+			r.fate = duplicate
+		}
+	}
+	if len(first) == 0 {
+		return nil
+	}
+	keys := make([]insertKey, 0, len(first))
+	for k := range first {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, insertKey.compare)
+	fresh, err := insertIDs(ctx, tx, keys, first)
+	if err != nil {
+		return err
+	}
+	for k, r := range first {
+		if !fresh[k] {
+			r.fate = duplicate
+		}
+	}
+	return nil
+}
+
+func insertIDs(ctx context.Context, tx pgx.Tx, keys []insertKey, first map[insertKey]*row) (fresh map[insertKey]bool, err error) {
+	projects, environments := make([]uuid.UUID, len(keys)), make([]int16, len(keys))
+	ids, received := make([]string, len(keys)), make([]time.Time, len(keys))
+	for i, k := range keys {
+		projects[i], environments[i], ids[i] = k.scope.Project, int16(k.scope.Environment), k.id
+		received[i] = first[k].received()
+	}
+	rows, err := tx.Query(ctx, insertIDsSQL, projects, environments, ids, received, insertIDWindow)
+	if err != nil {
+		return nil, fmt.Errorf("store insert_ids: %w", err)
+	}
+	fresh = make(map[insertKey]bool, len(keys))
+	var project uuid.UUID
+	var environment int16
+	var id string
+	_, err = pgx.ForEachRow(rows, []any{&project, &environment, &id}, func() error {
+		fresh[insertKey{identity.Scope{Project: project, Environment: up.Environment(environment)}, id}] = true
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store insert_ids: %w", err)
+	}
+	return fresh, nil
+}
+
+// bury writes the dead letters.
+func (s *Store) bury(ctx context.Context, tx pgx.Tx, l *load) error {
+	rows := l.pick(dead)
+	if len(rows) == 0 {
+		return nil
+	}
+	slog.Warn("operations went to the dead letters", "edge", l.edge, "lane", l.lane.String(), "count", len(rows), "first_reason", rows[0].reason)
+	columns := []string{"id", "project_id", "environment", "lane", "edge", "incarnation", "number", "reason", "distinct_id",
+		"payload", "blob_key", "blob_bytes", "extra", "received_at"}
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"dead_letters"}, columns, pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
+		r := rows[i]
+		var payload, extra []byte
+		var key *string
+		var size *int64
+		if r.Ref != nil {
+			key, size = &r.Ref.Key, &r.Ref.Size
+		} else if payload = r.payload(l.lane); payload == nil {
+			payload = []byte{}
+		}
+		if l.lane == up.LaneCrash {
+			extra = r.ID[:]
+		}
+		return []any{eventID(l.edge, l.in, l.lane, r.number, r.receivedAt), r.scope.Project, int16(r.scope.Environment), int16(l.lane),
+			l.edge, uuid.UUID(l.in.ID), int64(r.number), r.reason, nameable(r.DistinctID), payload, key, size, extra, r.received()}, nil
+	}))
+	if err != nil {
+		return fmt.Errorf("write dead letters: %w", err)
+	}
+	return nil
+}
+
+// nameable is an identifier as text, nil when it cannot be.
+func nameable(id []byte) *string {
+	if len(id) == 0 || !utf8.Valid(id) || bytes.IndexByte(id, 0) >= 0 {
+		return nil
+	}
+	text := string(id)
+	return &text
+}
+
+const countSQL = `
+INSERT INTO usage_counts AS u (project_id, month, metric, edge, counted)
+SELECT t.project_id, t.month, 'events', $4, t.n
+FROM unnest($1::uuid[], $2::date[], $3::bigint[]) AS t (project_id, month, n) ORDER BY 1, 2
+ON CONFLICT (project_id, month, metric, edge) DO UPDATE SET counted = u.counted + excluded.counted`
+
+// count raises the projects' usage by the accepted events.
+func count(ctx context.Context, tx pgx.Tx, l *load) error {
+	if len(l.tally) == 0 {
+		return nil
+	}
+	var projects []uuid.UUID
+	var months []time.Time
+	var counts []int64
+	for key, n := range l.tally {
+		projects, months, counts = append(projects, key.project), append(months, key.month), append(counts, n)
+	}
+	if _, err := tx.Exec(ctx, countSQL, projects, months, counts, l.edge); err != nil {
+		return fmt.Errorf("count usage: %w", err)
+	}
+	return nil
+}
+
+// after does what follows a commit: nothing of it is needed for what was promised.
+func (s *Store) after(ctx context.Context, l *load) {
+	for key := range l.tally {
+		s.used(key.project)
+	}
+	for i := range l.rows {
+		r := &l.rows[i]
+		if r.Ref == nil || r.fate == dead {
+			continue
+		}
+		if err := s.blobs.Delete(ctx, r.Ref.Key); err != nil {
+			slog.Warn("remove a stored payload", "key", r.Ref.Key, "error", err)
+		}
+	}
+}
