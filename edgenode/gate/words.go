@@ -119,3 +119,6 @@ func equalFold(b []byte, s string) bool {
 	}
 	return len(b) == len(s)
 }
+
+// Secret is the text of the key that an admitted request came with. It dies with the handler.
+func (f *Family) Secret(ctx *fasthttp.RequestCtx) []byte { return f.secret(ctx) }

@@ -117,6 +117,9 @@ func compactJSON(s string) (string, error) {
 	return string(out), err
 }
 
+// AppendString appends valid UTF-8 as a JSON string.
+func AppendString(dst, s []byte) []byte { return appendString(dst, text(s)) }
+
 // appendString appends s as a JSON string with the escapes JSON requires and no others.
 func appendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"

@@ -1,0 +1,170 @@
+// Package ofrep answers the OpenFeature Remote Evaluation Protocol at the edge, for clients that nobody here wrote
+// (supplement §4). Flags and config items share the space of keys; of two with one key the flag answers.
+//
+// It promises what package handshake promises: local state only, tags before evaluation, no allocation with warm buffers.
+package ofrep
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+
+	"github.com/valyala/fasthttp"
+
+	"skerry/edgenode/front"
+	"skerry/edgenode/gate"
+	"skerry/edgenode/handshake"
+	"skerry/pkg/decide"
+)
+
+// Config says what the answers name.
+type Config struct {
+	// PublicURL is where clients reach this edge ("https://edge.example.com"), for the address of the change stream.
+	// Empty: what the request itself says, its Host and X-Forwarded-Proto.
+	PublicURL string
+}
+
+// Module serves the endpoints.
+type Module struct {
+	gate   *gate.Gate
+	config Config
+	works  sync.Pool // of *handshake.Work
+}
+
+// New returns the module.
+func New(g *gate.Gate, config Config) *Module {
+	return &Module{gate: g, config: config, works: sync.Pool{New: func() any { return new(handshake.Work) }}}
+}
+
+// Single serves POST /ofrep/v1/evaluate/flags/{key}.
+func (m *Module) Single(ctx *fasthttp.RequestCtx, key []byte) {
+	pass := m.gate.Admit(ctx, gate.OpenFeature)
+	if pass.Refusal != gate.Admitted {
+		gate.OpenFeature.Refuse(ctx, pass)
+		return
+	}
+	w := m.works.Get().(*handshake.Work)
+	defer m.works.Put(w)
+	w.Reset()
+	if fault := m.read(ctx, w); fault != nil {
+		w.Out = fault.append(w.Out, key)
+		answer(ctx, fault.status, w.Out)
+		return
+	}
+	set := handshake.Of(pass.Env)
+	entry := set.Find(key)
+	if entry == nil {
+		w.Out = notFound.append(w.Out, key)
+		answer(ctx, notFound.status, w.Out)
+		return
+	}
+	w.Context.UseCohorts(set.Cohorts)
+	outcome := entry.Decide(&w.Context)
+	status := fasthttp.StatusOK
+	if outcome.Reason == decide.ReasonError {
+		status = fasthttp.StatusInternalServerError
+	}
+	answer(ctx, status, outcome.OpenFeature)
+}
+
+// Bulk serves POST /ofrep/v1/evaluate/flags.
+func (m *Module) Bulk(ctx *fasthttp.RequestCtx) {
+	pass := m.gate.Admit(ctx, gate.OpenFeature)
+	if pass.Refusal != gate.Admitted {
+		gate.OpenFeature.Refuse(ctx, pass)
+		return
+	}
+	w := m.works.Get().(*handshake.Work)
+	defer m.works.Put(w)
+	w.Reset()
+	if fault := m.read(ctx, w); fault != nil {
+		w.Out = fault.append(w.Out, nil)
+		answer(ctx, fault.status, w.Out)
+		return
+	}
+	w.Tag = handshake.AppendTag(w.Tag, handshake.OpenFeature, pass.Env, w.Context.Digest())
+	if handshake.Revalidate(ctx, w.Tag) {
+		return
+	}
+	set := handshake.Of(pass.Env)
+	w.Context.UseCohorts(set.Cohorts)
+	b := append(w.Out, `{"flags":[`...)
+	for i, e := range set.OpenFeature() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, e.Decide(&w.Context).OpenFeature...)
+	}
+	b = append(b, `],"eventStreams":[{"type":"sse","url":`...)
+	w.Out = append(m.appendStream(b, ctx, w), `}]}`...)
+	ctx.SetBody(w.Out)
+}
+
+// appendStream appends the address of the change stream, with the key that the request itself came with: pages cannot
+// send headers with an event source.
+func (m *Module) appendStream(b []byte, ctx *fasthttp.RequestCtx, w *handshake.Work) []byte {
+	u := w.Body[:0] // the context has been read and decided; its bytes are free
+	if m.config.PublicURL != "" {
+		u = append(u, m.config.PublicURL...)
+	} else {
+		scheme := "http://"
+		if ctx.IsTLS() || bytes.EqualFold(ctx.Request.Header.Peek("X-Forwarded-Proto"), []byte("https")) {
+			scheme = "https://"
+		}
+		u = append(append(u, scheme...), bytes.ToValidUTF8(ctx.Host(), nil)...)
+	}
+	u = append(append(u, "/api/v1/stream?key="...), gate.OpenFeature.Secret(ctx)...)
+	w.Body = u
+	return decide.AppendString(b, u)
+}
+
+// read fills the context from the body; a fault is how it is worded.
+func (m *Module) read(ctx *fasthttp.RequestCtx, w *handshake.Work) *fault {
+	var err error
+	if w.Body, err = front.Body(ctx, w.Body, handshake.MaxBody); err == nil {
+		err = w.Context.ReadOpenFeature(w.Body)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, front.ErrTooLarge):
+		return &tooLarge
+	case errors.Is(err, decide.ErrDistinctID):
+		return &noTargetingKey
+	case errors.Is(err, decide.ErrContext), errors.Is(err, decide.ErrAnonID), errors.Is(err, decide.ErrSession):
+		return &invalidContext
+	}
+	return &malformed
+}
+
+// fault is one failure in the protocol's words.
+type fault struct {
+	status        int
+	code, details string
+}
+
+// The failures. They are never changed.
+var (
+	malformed      = fault{400, "PARSE_ERROR", "the body is not a JSON object"}
+	noTargetingKey = fault{400, "TARGETING_KEY_MISSING", "context.targetingKey is required"}
+	invalidContext = fault{400, "INVALID_CONTEXT", "context must be an object with targetingKey and anon_id as strings and session_count as a whole number"}
+	notFound       = fault{404, "FLAG_NOT_FOUND", "no flag and no config item has this key"}
+	tooLarge       = fault{413, "GENERAL", "the body is too large"}
+)
+
+func (f *fault) append(b, key []byte) []byte {
+	b = append(b, '{')
+	if key != nil {
+		b = append(b, `"key":`...)
+		b = append(decide.AppendString(b, bytes.ToValidUTF8(key, []byte("\uFFFD"))), ',')
+	}
+	b = append(append(b, `"errorCode":"`...), f.code...)
+	b = append(append(b, `","errorDetails":"`...), f.details...)
+	return append(b, `"}`...)
+}
+
+func answer(ctx *fasthttp.RequestCtx, status int, body []byte) {
+	ctx.Response.Header.SetContentType("application/json")
+	ctx.SetStatusCode(status)
+	ctx.SetBody(body)
+}
