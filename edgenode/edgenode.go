@@ -24,6 +24,7 @@ import (
 
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
+	"skerry/edgenode/pulse"
 	"skerry/edgenode/relay"
 	"skerry/edgenode/store"
 	"skerry/edgenode/view"
@@ -91,6 +92,8 @@ type Edge struct {
 	limiter   *tally.Limiter
 	gate      *gate.Gate
 	relay     *relay.Relay
+	centre    *pulse.Centre
+	pulse     *pulse.Handler
 	metrics   *metrics
 	listener  net.Listener
 	operator  net.Listener
@@ -124,6 +127,7 @@ func New(config Config) (_ *Edge, err error) {
 
 	// State, downwards.
 	e.metrics = newMetrics(e)
+	config.Views.Hooks.Pulse = pulse.Compile
 	e.views = view.New(config.Views)
 	if e.disk, err = store.Open(config.State, e.stored); err != nil {
 		return nil, err
@@ -141,7 +145,14 @@ func New(config Config) (_ *Edge, err error) {
 	}
 	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, TrustedProxies: config.TrustedProxies})
 	e.relay, err = relay.New(relay.Config{WritePlane: config.WritePlane, ClientIP: e.gate.ClientIP, Log: config.Log})
-	return e, err
+	if err != nil {
+		return nil, err
+	}
+	if e.centre, err = pulse.NewCentre(config.WritePlane); err != nil {
+		return nil, err
+	}
+	e.pulse = pulse.New(pulse.Config{Gate: e.gate, Partial: e.centre.Partial, Log: config.Log})
+	return e, nil
 }
 
 // connect opens the connection to the streams, which need not be there yet and may come and go.
@@ -195,6 +206,9 @@ func (e *Edge) Run(ctx context.Context) error {
 func (e *Edge) Close() {
 	if e.relay != nil {
 		e.relay.Close()
+	}
+	if e.centre != nil {
+		e.centre.Close()
 	}
 	if e.conn != nil {
 		e.conn.Close()

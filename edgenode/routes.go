@@ -147,5 +147,8 @@ func calledByPages(path []byte) bool {
 
 // routes are the paths that this edge answers itself (specification, Endpoints; supplement sections 3 to 5).
 func (e *Edge) routes() []route {
-	return nil
+	return []route{
+		{"/api/pulse/surveys", map[string]handler{"GET": e.pulse.List}},
+		{"/api/pulse/surveys/*", map[string]handler{"GET": e.pulse.Bundle}},
+	}
 }

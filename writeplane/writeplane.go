@@ -30,6 +30,8 @@ import (
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/publish"
 	"skerry/writeplane/remoteconfig"
+	"skerry/writeplane/surveys"
+	"skerry/writeplane/surveys/responses"
 	"skerry/writeplane/webhooks"
 	"skerry/writeplane/webhooks/target"
 )
@@ -95,6 +97,13 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	dispatcher := webhooks.NewDispatcher(p.Store, p.Access.Sealer(), guard, registry, webhooks.Config{})
 	p.group.Add("webhooks", dispatcher.Run)
 
+	survey := surveys.New(p.Store, p.Access)
+	submissions, err := responses.New(responses.Config{}, p.Store, p.Access, survey, registry)
+	if err != nil {
+		return nil, err
+	}
+	p.group.Add("survey responses", submissions.Run)
+
 	routes := Routes(Modules{
 		Access:   access.NewModule(p.Store, p.Access),
 		Webhooks: webhooks.New(p.Store, p.Access, guard),
@@ -102,6 +111,9 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 		Flags:        flags.New(p.Store, p.Access),
 		RemoteConfig: remoteconfig.New(p.Store, p.Access),
 		Cohorts:      cohorts.New(p.Store, p.Access),
+
+		Surveys:   survey,
+		Responses: submissions,
 	})
 	return p, p.listen(config, routes, registry)
 }
