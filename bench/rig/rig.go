@@ -31,7 +31,7 @@ type Process struct {
 	stdout *bufio.Reader
 	stderr *tail
 	done   chan struct{}
-	err    error
+	err    error // written before done is closed
 }
 
 // Config says what to start.
@@ -56,15 +56,24 @@ func Start(ctx context.Context, c Config) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
-	stdout, err := cmd.StdoutPipe()
+	// Not cmd.StdoutPipe, which must be read to its end before anybody waits.
+	stdout, childEnd, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	p := &Process{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout), stderr: &tail{}, done: make(chan struct{})}
-	cmd.Stderr = p.stderr
-	if err := cmd.Start(); err != nil {
+	cmd.Stdout, cmd.Stderr = childEnd, p.stderr
+	err = cmd.Start()
+	_ = childEnd.Close()
+	if err != nil {
+		_ = stdout.Close()
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
+	go func() {
+		defer close(p.done)
+		p.err = cmd.Wait()
+		_ = stdout.Close()
+	}()
 	if c.Core >= 0 {
 		if err := Pin(cmd.Process.Pid, c.Core); err != nil {
 			p.Kill()
@@ -117,30 +126,18 @@ func (p *Process) Stop(patience time.Duration) error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	timer := time.AfterFunc(patience, p.Kill)
 	defer timer.Stop()
-	return p.wait()
+	<-p.done
+	return p.err
 }
 
 // Kill ends the process and its group at once.
 func (p *Process) Kill() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-	_ = p.wait()
+	<-p.done
 }
 
-func (p *Process) wait() error {
-	select {
-	case <-p.done:
-		return p.err
-	default:
-	}
-	_, _ = io.Copy(io.Discard, p.stdout)
-	p.err = p.cmd.Wait()
-	select {
-	case <-p.done:
-	default:
-		close(p.done)
-	}
-	return p.err
-}
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Stderr is the last part of what the process wrote there.
 func (p *Process) Stderr() string { return p.stderr.String() }

@@ -1,0 +1,118 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// Project is a project of the benchmark's own.
+type Project struct {
+	ID  string
+	Key string // live
+}
+
+// unlimited is more than any benchmark sends in a minute or a month.
+const unlimited = 1_000_000_000
+
+// NewProject makes a project with raised limits and a live key.
+func (s *Stage) NewProject(ctx context.Context, name string) (Project, error) {
+	var made struct {
+		Project struct{ ID string } `json:"project"`
+	}
+	err := s.Manage(ctx, http.MethodPost, "/api/v1/projects", map[string]any{
+		"name":        name,
+		"rate_limits": map[string]any{"ingest_per_minute": unlimited, "handshake_per_minute": unlimited},
+		"quotas":      map[string]any{"events": unlimited, "handshakes": unlimited, "responses": unlimited},
+	}, &made)
+	if err != nil {
+		return Project{}, err
+	}
+	var key struct{ Secret string }
+	err = s.Manage(ctx, http.MethodPost, "/api/v1/projects/"+made.Project.ID+"/api-keys", map[string]any{"name": "bench", "environment": "live"}, &key)
+	return Project{ID: made.Project.ID, Key: key.Secret}, err
+}
+
+// AddFlags makes flags flag-000…, each with one predicate and a two-way split.
+func (s *Stage) AddFlags(ctx context.Context, p Project, count int) error {
+	for i := range count {
+		body := map[string]any{
+			"environment": "live", "key": fmt.Sprintf("flag-%03d", i), "kind": "string", "default_value": `"off"`, "default_variant": "off",
+			"variants": []map[string]string{{"key": "off", "value": `"off"`}, {"key": "a", "value": `"alpha"`}, {"key": "b", "value": `"beta"`}},
+			"rule": map[string]any{
+				"overrides": []map[string]string{{"predicate": `props.plan = "enterprise"`, "variant": "a"}},
+				"rollout":   map[string]any{"buckets": []map[string]any{{"variant": "a", "percentage": 50}, {"variant": "b", "percentage": 50}}},
+			},
+		}
+		if err := s.Manage(ctx, http.MethodPost, "/api/v1/switch/flags?project_id="+p.ID, body, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddSurveys makes published surveys whose list is about 2 KB, and returns an id.
+func (s *Stage) AddSurveys(ctx context.Context, p Project, count int) (surveyID string, err error) {
+	for i := range count {
+		body := map[string]any{
+			"name": fmt.Sprintf("Survey %d", i), "description": "How did the latest release work out for you and your team?",
+			"kind": "nps", "slug": fmt.Sprintf("survey-%d", i), "auto_show": true,
+			"targeting_rules": []map[string]any{{"predicate": "AND(session_count >= 3, event:checkout_completed)", "weight_numerator": 500}},
+			"questions": []map[string]any{
+				{"kind": "nps", "prompt": "How likely are you to recommend us?", "required": true, "order_index": 0},
+				{"kind": "text", "prompt": "What could be better?", "required": false, "order_index": 1},
+			},
+		}
+		var made struct {
+			Survey struct{ ID string } `json:"survey"`
+		}
+		if err := s.Manage(ctx, http.MethodPost, "/api/v1/pulse/surveys?project_id="+p.ID, body, &made); err != nil {
+			return "", err
+		}
+		surveyID = made.Survey.ID
+		if err := s.Manage(ctx, http.MethodPost, "/api/v1/pulse/surveys/"+surveyID+"/publish", nil, nil); err != nil {
+			return "", err
+		}
+	}
+	return surveyID, nil
+}
+
+// Manage makes a management call as the owner and decodes the answer into out, which
+// may be nil.
+func (s *Stage) Manage(ctx context.Context, method, path string, body, out any) error {
+	var content io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("marshal %s: %w", path, err)
+		}
+		content = bytes.NewReader(raw)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, s.Credentials.WritePlane+path, content)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+s.Credentials.Tokens["owner"])
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if response.StatusCode > 299 {
+		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, answer)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}
