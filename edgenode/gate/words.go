@@ -37,11 +37,12 @@ const (
 
 // The families, by the specification's tables of errors and the supplement's sections 3 to 5. They are never changed.
 var (
-	// Ingestion is for track, people, alias and batch.
-	Ingestion = &Family{limit: IngestLimit, metered: true, metric: tally.Events, allowlist: true, words: words{
-		noKey:      answer{401, `{"error":"Missing API key"}`},
-		unknownKey: answer{403, `{"error":"Unknown API key"}`},
-	}}
+	// Ingestion is for track and batch.
+	Ingestion = &Family{limit: IngestLimit, metered: true, metric: tally.Events, allowlist: true, words: ingestionWords}
+	// Profiles is for people and alias: they share the limiter of ingestion, and no quota counts them.
+	Profiles = &Family{limit: IngestLimit, allowlist: true, words: ingestionWords}
+	// Crashes is for crash reports, which no limiter counts.
+	Crashes = &Family{allowlist: true, words: ingestionWords}
 	// Handshake is for GET and POST of the handshake.
 	Handshake = &Family{limit: HandshakeLimit, metered: true, metric: tally.Handshakes, words: decisionWords}
 	// Decisions is for the older decision endpoints.
@@ -56,6 +57,11 @@ var (
 		unknownKey: answer{401, `{"error":"invalid_api_key"}`},
 	}}
 )
+
+var ingestionWords = words{
+	noKey:      answer{401, `{"error":"Missing API key"}`},
+	unknownKey: answer{403, `{"error":"Unknown API key"}`},
+}
 
 var decisionWords = words{
 	noKey:      answer{401, `{"error":"missing x-api-key"}`},
