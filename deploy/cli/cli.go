@@ -36,6 +36,8 @@ type root struct {
 	Log     logging          `embed:"" prefix:"log-"`
 	Version kong.VersionFlag `env:"-" help:"Print the version."`
 
+	Up         upCommand         `cmd:"" group:"process" help:"Run everything on this machine, with a private PostgreSQL and NATS."`
+	Edge       edgeCommands      `cmd:"" group:"process" help:"Run an edge node, or retire one."`
 	WritePlane writePlaneCommand `cmd:"" name:"writeplane" group:"process" help:"Run one process of the write plane."`
 	Migrate    migrateCommand    `cmd:"" group:"process" help:"Bring the database to this program's schema."`
 

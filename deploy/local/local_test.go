@@ -1,0 +1,335 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// childEnv makes the test binary be `skerry up` on the folder it names.
+const childEnv = "LOCAL_TEST_DATA"
+
+func TestMain(m *testing.M) {
+	if data := os.Getenv(childEnv); data != "" {
+		os.Exit(child(data))
+	}
+	os.Exit(m.Run())
+}
+
+func child(data string) int {
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := Run(ctx, Config{
+		Data: data, Edges: 2, ListenEdge: "127.0.0.1:0", ListenWritePlane: "127.0.0.1:0",
+		Out: os.Stdout, Program: "skerry",
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	return 0
+}
+
+// run is one `skerry up` in a process group of its own.
+type run struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	data  string
+	out   bytes.Buffer
+	errs  bytes.Buffer
+	ended chan struct{} // closed when the child is gone
+	err   error         // of its end
+	credentials
+}
+
+// launch starts a child on data, which is killed at the latest with the test.
+func launch(t *testing.T, data string) *run {
+	t.Helper()
+	r := &run{t: t, data: data, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	r.cmd.Env = append(os.Environ(), childEnv+"="+data)
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.errs
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.err = r.cmd.Wait(); close(r.ended) }()
+	t.Cleanup(r.kill)
+	return r
+}
+
+// up launches a child and returns when it has written its credentials.
+func up(t *testing.T, data string) *run {
+	t.Helper()
+	path := filepath.Join(data, "credentials.json")
+	var former time.Time
+	if fi, err := os.Stat(path); err == nil {
+		former = fi.ModTime()
+	}
+	r := launch(t, data)
+	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); {
+		if fi, err := os.Stat(path); err == nil && !fi.ModTime().Equal(former) {
+			raw, err := os.ReadFile(path)
+			if err == nil {
+				err = json.Unmarshal(raw, &r.credentials)
+			}
+			if err != nil {
+				t.Fatalf("credentials.json: %v\n%s", err, raw)
+			}
+			return r
+		}
+		select {
+		case <-r.ended:
+			t.Fatalf("up ended: %v\n%s", r.err, r.errs.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	r.kill()
+	t.Fatalf("no credentials.json in time\n%s", r.errs.String())
+	return nil
+}
+
+// kill is kill -9 of the whole group.
+func (r *run) kill() {
+	_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL)
+	<-r.ended
+}
+
+// stop is Ctrl-C; it has 10 s.
+func (r *run) stop() error {
+	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
+		return err
+	}
+	select {
+	case <-r.ended:
+	case <-time.After(10 * time.Second):
+		r.kill()
+		return fmt.Errorf("not ended after 10 s\n%s", r.errs.String())
+	}
+	if r.err != nil {
+		return fmt.Errorf("%w\n%s", r.err, r.errs.String())
+	}
+	return nil
+}
+
+// call returns status and body of a request; header is name, value, ….
+func (r *run) call(method, url, body string, header ...string) (int, string, http.Header) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatalf("%s %s: %v\n%s", method, url, err, r.errs.String())
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return res.StatusCode, string(raw), res.Header
+}
+
+// eventually calls until the answer holds what is wanted.
+func (r *run) eventually(what, want, method, url string, header ...string) {
+	r.t.Helper()
+	var body string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		var status int
+		if status, body, _ = r.call(method, url, "", header...); status == 200 && strings.Contains(body, want) {
+			return
+		}
+	}
+	r.t.Fatalf("%s: no %q in %s", what, want, body)
+}
+
+func (r *run) key() []string     { return []string{"x-api-key", r.APIKeys["live"]} }
+func (r *run) viewer() []string  { return []string{"Authorization", "Bearer " + r.Tokens["viewer"]} }
+func (r *run) handshake() string { return "/api/v1/handshake?distinct_id=user-1" }
+func (r *run) events(of string) string {
+	return r.Edges[0] + "/api/v1/events?event_name=" + of
+}
+
+// TestEverythingSurvivesKillNine is the main promise, on a folder that
+// PostgreSQL's account could not walk to.
+func TestEverythingSurvivesKillNine(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "locked")
+	if err := os.Mkdir(parent, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(parent, "data")
+	r := up(t, data)
+	checkFirstStart(t, r)
+
+	if status, body, _ := r.call("POST", r.Edges[0]+"/api/switch/halt-webhook", `{"flag_key":"new-checkout","reason":"test"}`, r.key()...); status != 200 {
+		t.Fatalf("halt: %d %s", status, body)
+	}
+	for _, edge := range r.Edges {
+		r.eventually("halt at "+edge, `"reason":"halted"`, "GET", edge+r.handshake(), r.key()...)
+	}
+	if status, body, _ := r.call("POST", r.Edges[1]+"/api/v1/track", `{"event_name":"kept","distinct_id":"user-9"}`, r.key()...); status != 200 || body != `{"ok":true}` {
+		t.Fatalf("track: %d %s", status, body)
+	}
+	r.kill()
+
+	again := up(t, data)
+	if !reflect.DeepEqual(again.APIKeys, r.APIKeys) || !reflect.DeepEqual(again.Tokens, r.Tokens) || again.ProjectID != r.ProjectID || again.OrganizationID != r.OrganizationID {
+		t.Error("credentials changed over a restart")
+	}
+	for _, edge := range again.Edges {
+		again.eventually("halt at "+edge+" after the restart", `"reason":"halted"`, "GET", edge+again.handshake(), again.key()...)
+	}
+	again.eventually("event sent just before the kill", `"distinct_id":"user-9"`, "GET", again.events("kept"), again.viewer()...)
+	for name, want := range map[string]int{"kept": 1, "purchase": 1} {
+		_, body, _ := again.call("GET", again.events(name), "", again.viewer()...)
+		if n := strings.Count(body, `"event_name"`); n != want {
+			t.Errorf("events %s: %d, want %d: %s", name, n, want, body)
+		}
+	}
+	if err := again.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// checkFirstStart looks at what a newcomer is told to look at.
+func checkFirstStart(t *testing.T, r *run) {
+	t.Helper()
+	for _, name := range []string{"credentials.json", "demo.secrets"} {
+		fi, err := os.Stat(filepath.Join(r.data, name))
+		if err != nil || fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v; want mode 0600", name, fi.Mode(), err)
+		}
+	}
+	if len(r.Edges) != 2 || len(r.EdgeOps) != 2 {
+		t.Fatalf("edges %v, operators %v; want two", r.Edges, r.EdgeOps)
+	}
+	for _, address := range append([]string{r.WritePlaneOps}, r.EdgeOps...) {
+		if status, body, _ := r.call("GET", address+"/readyz", ""); status != 200 {
+			t.Errorf("%s is not ready: %s", address, body)
+		}
+	}
+	status, body, header := r.call("GET", r.Edges[1]+"/api/pulse/surveys", "", r.key()...)
+	if status != 200 || !strings.Contains(body, `"slug":"how-are-we-doing"`) || header.Get("Cache-Control") != "private, max-age=300" {
+		t.Errorf("surveys: %d %s", status, body)
+	}
+	status, body, _ = r.call("GET", r.Edges[1]+"/api/pulse/surveys", "", append(r.key(), "If-None-Match", header.Get("ETag"))...)
+	if status != 304 || body != "" {
+		t.Errorf("revalidation: %d %q, want 304 without a body", status, body)
+	}
+	// user-1 is in the beta cohort, so the flag is on.
+	r.eventually("handshake", `"new-checkout":{"value":true`, "GET", r.Edges[0]+r.handshake(), r.key()...)
+	r.eventually("demo events", `"purchase"`, "GET", r.events("purchase"), r.viewer()...)
+	if out := r.out.String(); !strings.Contains(out, r.Edges[0]) || !strings.Contains(out, "Try:") {
+		t.Errorf("the table says: %s", out)
+	}
+}
+
+func TestSecondUpOnTheSameFolderIsRefused(t *testing.T) {
+	data := t.TempDir()
+	r := up(t, data)
+	err := Run(t.Context(), Config{Data: data, Edges: 1, ListenEdge: "127.0.0.1:0", ListenWritePlane: "127.0.0.1:0", Out: io.Discard, Program: "skerry"})
+	want := fmt.Sprintf("another skerry up (process %d) runs on %s: stop it, or give another --data", r.cmd.Process.Pid, data)
+	if err == nil || err.Error() != want {
+		t.Errorf("second up: %v, want %q", err, want)
+	}
+	if _, err := os.Stat(filepath.Join(data, "credentials.json")); err != nil {
+		t.Errorf("the refused start took the running one's credentials away: %v", err)
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+func TestPostgresThatDiesIsStartedAgain(t *testing.T) {
+	data := t.TempDir()
+	r := up(t, data)
+	raw, err := os.ReadFile(filepath.Join(data, "postgres", "cluster", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(raw), &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := r.call("POST", r.Edges[0]+"/api/v1/track", `{"event_name":"meanwhile","distinct_id":"user-9"}`, r.key()...); status != 200 {
+		t.Errorf("track without PostgreSQL: %d %s", status, body)
+	}
+	if status, body, _ := r.call("GET", r.Edges[0]+r.handshake(), "", r.key()...); status != 200 {
+		t.Errorf("handshake without PostgreSQL: %d %s", status, body)
+	}
+	r.eventually("event sent meanwhile", `"meanwhile"`, "GET", r.events("meanwhile"), r.viewer()...)
+	if err := r.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+func TestKilledWhileStartingIsTakenUp(t *testing.T) {
+	data := t.TempDir()
+	killed := launch(t, data)
+	// As soon as the plan is on disk the making begins.
+	for {
+		if _, err := os.Stat(filepath.Join(data, "demo.secrets")); err == nil {
+			break
+		}
+		select {
+		case <-killed.ended:
+			t.Fatalf("up ended: %v\n%s", killed.err, killed.errs.String())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	killed.kill()
+	r := up(t, data)
+	checkFirstStart(t, r)
+}
+
+func TestConfigNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	good := Config{Data: "x", Edges: 1, ListenEdge: "127.0.0.1:8080", ListenWritePlane: "127.0.0.1:8090"}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*Config){
+		"--data is empty":                             func(c *Config) { c.Data = "" },
+		"--edges 0 is not between 1 and 64":           func(c *Config) { c.Edges = 0 },
+		`--listen-edge "8080" is not host:port`:       func(c *Config) { c.ListenEdge = "8080" },
+		`--listen-writeplane ":x" has no usable port`: func(c *Config) { c.ListenWritePlane = ":x" },
+	} {
+		c := good
+		spoil(&c)
+		if err := c.Validate(); err == nil || err.Error() != want {
+			t.Errorf("Validate: %v, want %q", err, want)
+		}
+	}
+}
+
+func TestEdgesListenInARow(t *testing.T) {
+	t.Parallel()
+	own, operator := listeners("0.0.0.0:8080", 2)
+	if own != "0.0.0.0:8082" || operator != "127.0.0.1:8182" {
+		t.Errorf("third edge listens on %s and %s", own, operator)
+	}
+	own, operator = listeners("127.0.0.1:0", 2)
+	if own != "127.0.0.1:0" || operator != "127.0.0.1:0" {
+		t.Errorf("on free ports: %s and %s", own, operator)
+	}
+}
