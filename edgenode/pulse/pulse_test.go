@@ -16,73 +16,41 @@ import (
 	"time"
 
 	"github.com/andybalholm/brotli"
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 	"go.uber.org/goleak"
 
-	"skerry/edgenode/gate"
+	"skerry/edgenode/edgetest"
 	"skerry/edgenode/pulse"
-	"skerry/edgenode/store"
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
 	"skerry/pkg/instant"
 	"skerry/pkg/state"
 	"skerry/pkg/survey"
 	"skerry/replication"
-	"skerry/replication/down"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const project = "0190a3c1-7d2e-7c3a-9f10-0a1b2c3d4e5f"
+const project = edgetest.Project
 
-var (
-	live  = apikey.New(apikey.Live)
-	epoch = replication.Epoch{1}
-	made  = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
-)
+var made = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 
-// edge is the state of an edge on a disk in memory, and the handler over it.
+// edge is an edge's state and the handler over it.
 type edge struct {
-	t        testing.TB
-	disk     *store.Store
-	handler  *pulse.Handler
-	position replication.Position
-	partial  func(apiKey, requestID, surveyID, externalID string) (json.RawMessage, error)
+	*edgetest.World
+	handler *pulse.Handler
+	partial func(apiKey, requestID, surveyID, externalID string) (json.RawMessage, error)
 }
 
 func newEdge(t testing.TB, surveys ...state.Survey) *edge {
 	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	views := view.New(view.Options{Hooks: view.Hooks{Pulse: pulse.Compile}, Log: quiet})
-	disk, err := store.Open(store.Config{Dir: "state", FS: vfs.NewMem(), Log: quiet}, func(c store.Change) { views.Apply(c) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := disk.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	views.Attach(disk)
-	e := &edge{t: t, disk: disk}
-	for lane := range replication.Lanes {
-		generation, err := disk.Begin(lane)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := generation.Serve(down.Cursor{Epoch: epoch}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	e.put(replication.KeySubject(apikey.Of(live).String()), state.Key{ID: "k", ProjectID: project, Environment: "live"})
-	e.settings(true)
+	e := &edge{World: edgetest.New(t, view.Hooks{Pulse: pulse.Compile})}
 	for _, s := range surveys {
 		e.save(s)
 	}
 	e.handler = pulse.New(pulse.Config{
-		Gate: gate.New(gate.Config{Views: views}), Log: quiet,
+		Gate: e.Gate, Log: slog.New(slog.DiscardHandler),
 		Partial: func(apiKey, requestID, surveyID, externalID string) (json.RawMessage, error) {
 			return e.partial(apiKey, requestID, surveyID, externalID)
 		},
@@ -90,25 +58,13 @@ func newEdge(t testing.TB, surveys ...state.Survey) *edge {
 	return e
 }
 
-func (e *edge) put(subject replication.Subject, body any) {
-	e.t.Helper()
-	raw, err := json.Marshal(body)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.position++
-	d := replication.Document{Lane: replication.Normal, Subject: subject, Position: e.position, TxFirst: e.position, TxLast: e.position, Through: e.position, Epoch: epoch, Body: raw}
-	if err := e.disk.Apply(replication.Normal, []replication.Document{d}, down.Cursor{Epoch: epoch, Seq: uint64(e.position), Position: e.position}); err != nil {
-		e.t.Fatal(err)
-	}
-}
-
 func (e *edge) settings(on bool) {
-	e.put(replication.ProjectSubject(project), state.Project{ID: project, Modules: state.Modules{Pulse: on}})
+	e.Settings.Modules.Pulse = on
+	e.Put(replication.ProjectSubject(project), e.Settings)
 }
 
 func (e *edge) save(s state.Survey) {
-	e.put(replication.SurveySubject(project, s.Bundle.Survey.ID), s)
+	e.Put(replication.SurveySubject(project, s.Bundle.Survey.ID), s)
 }
 
 // get sends a request; headers are name, value, name, value. path is behind /api/pulse/surveys.
@@ -121,7 +77,7 @@ func (e *edge) get(path string, headers ...string) *fasthttp.Response {
 func (e *edge) serve(ctx *fasthttp.RequestCtx, path string, headers ...string) {
 	var request fasthttp.Request
 	request.SetRequestURI("http://edge/api/pulse/surveys" + path)
-	request.Header.Set("X-Api-Key", live)
+	request.Header.Set("X-Api-Key", e.Live)
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
@@ -311,7 +267,7 @@ func TestPartialIsLaidIntoTheBundle(t *testing.T) {
 	e := newEdge(t, sample("psv_a", "published"))
 	asked := ""
 	e.partial = func(apiKey, _, surveyID, externalID string) (json.RawMessage, error) {
-		asked = fmt.Sprint(apiKey == live, surveyID, externalID)
+		asked = fmt.Sprint(apiKey == e.Live, surveyID, externalID)
 		return json.RawMessage(`{"answers":{"q1":7},"current_question_id":"q1"}`), nil
 	}
 	r := e.get("/slug-a?external_id=e%201")
