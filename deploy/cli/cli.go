@@ -40,6 +40,7 @@ type root struct {
 	Edge       edgeCommands      `cmd:"" group:"process" help:"Run an edge node, or retire one."`
 	WritePlane writePlaneCommand `cmd:"" name:"writeplane" group:"process" help:"Run one process of the write plane."`
 	Migrate    migrateCommand    `cmd:"" group:"process" help:"Bring the database to this program's schema."`
+	Bootstrap  bootstrapCommand  `cmd:"" group:"process" help:"Make the first organization, project and owner in an empty database."`
 
 	Flags       flagsCommands      `cmd:"" group:"admin" help:"List, halt and resume feature flags."`
 	ConfigItems configCommands     `cmd:"" name:"config" group:"admin" help:"List remote config items and their versions, roll back."`

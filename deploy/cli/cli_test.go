@@ -12,19 +12,16 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"skerry/pkg/pgserver/pgtest"
+	"skerry/writeplane/postgres"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		http.DefaultClient.CloseIdleConnections()
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { pgtest.Main(m, postgres.Migrate) }
 
 // skerry runs one command line.
 func skerry(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	var o, e bytes.Buffer
 	code = Run(t.Context(), args, Streams{Out: &o, Err: &e}, "v-test")
 	return code, o.String(), e.String()
@@ -237,5 +234,38 @@ func TestInterruptedFollowerEndsWell(t *testing.T) {
 	code := Run(ctx, []string{"audit", "tail", "-f", "--url", url, "--token", "t"}, Streams{Out: &o, Err: &e}, "v")
 	if code != 1 || !strings.Contains(e.String(), "context canceled") {
 		t.Errorf("code %d, %q", code, e.String())
+	}
+}
+
+func TestBootstrapAgainWithItsPlanPrintsTheSame(t *testing.T) {
+	plan := filepath.Join(t.TempDir(), "plan.json")
+	args := []string{"bootstrap", "--postgres-url", pgtest.New(t).URL, "--organization", "Acme", "--project", "Shop",
+		"--email", "ops@example.org", "--plan", plan}
+	code, first, errs := skerry(t, args...)
+	if code != 0 {
+		t.Fatalf("code %d: %s", code, errs)
+	}
+	var printed struct {
+		OrganizationID string `json:"organization_id"`
+		ProjectID      string `json:"project_id"`
+		Token          string
+	}
+	if err := json.Unmarshal([]byte(first), &printed); err != nil || len(printed.OrganizationID) != 36 || len(printed.ProjectID) != 36 || !strings.HasPrefix(printed.Token, "eyJ") {
+		t.Fatalf("printed %s: %v", first, err)
+	}
+	if _, second, _ := skerry(t, args...); second != first {
+		t.Errorf("the second time it printed %s, before %s", second, first)
+	}
+	if fi, err := os.Stat(plan); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("plan: %v, %v; want mode 0600", fi.Mode(), err)
+	}
+}
+
+func TestBootstrapBeforeMigrationSaysSo(t *testing.T) {
+	plan := filepath.Join(t.TempDir(), "plan.json")
+	code, _, errs := skerry(t, "bootstrap", "--postgres-url", pgtest.NewEmpty(t).URL, "--organization", "Acme", "--project", "Shop",
+		"--email", "ops@example.org", "--plan", plan)
+	if code != 1 || !strings.Contains(errs, "migrate") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("code %d, %q; want one line that names migrate", code, errs)
 	}
 }

@@ -37,8 +37,15 @@ type proxies struct {
 	TrustedProxies []netip.Prefix `name:"trusted-proxy" help:"Networks whose X-Forwarded-For is believed, such as 10.0.0.0/8." placeholder:"CIDR"`
 }
 
+// identity is how tokens are issued and secrets are sealed.
+type identity struct {
+	Issuer         string `help:"Issuer named in the tokens of this installation." default:"skerry"`
+	SealingKeyFile string `help:"File with 32 bytes in base64 that seal secrets in the database. Without it they are sealed by a key beside them." placeholder:"FILE"`
+}
+
 type writePlaneCommand struct {
 	database
+	identity
 	proxies
 	Listen           string         `help:"Address of the API." default:"127.0.0.1:8090"`
 	ListenOperator   string         `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
@@ -47,8 +54,6 @@ type writePlaneCommand struct {
 	StreamReplicas   int            `help:"Replicas of the streams that the plane makes." default:"1"`
 	PostgresConns    int            `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
 	Migrate          bool           `help:"Bring the schema up to date first."`
-	Issuer           string         `help:"Issuer named in the tokens of this installation." default:"skerry"`
-	SealingKeyFile   string         `help:"File with 32 bytes in base64 that seal secrets in the database. Without it they are sealed by a key beside them." placeholder:"FILE"`
 	OIDCIssuers      []string       `name:"oidc-issuer" sep:"none" help:"External issuer whose tokens are accepted: issuer=URL;audience=A;organization=ID[;email-claim=C][;role-claim=C][;project-claim=C]. May be repeated." placeholder:"SETTINGS"`
 	WebhookAllowHTTP bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
 	WebhookAllowCIDR []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public." placeholder:"CIDR"`

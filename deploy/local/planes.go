@@ -103,8 +103,8 @@ func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, first b
 		c.APIKeys[environment] = key.Secret
 	}
 	for _, edge := range p.edges {
-		c.Edges = append(c.Edges, dialable("http://" + edge.Addr().String()))
-		c.EdgeOps = append(c.EdgeOps, "http://" + edge.OperatorAddr().String())
+		c.Edges = append(c.Edges, dialable("http://"+edge.Addr().String()))
+		c.EdgeOps = append(c.EdgeOps, "http://"+edge.OperatorAddr().String())
 	}
 	if err := p.awaitAnswers(ctx, c); err != nil {
 		return err
