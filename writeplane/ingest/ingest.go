@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -79,7 +78,6 @@ type Store struct {
 	db      *postgres.DB
 	crashes Crashes
 	blobs   *blobs.Store
-	used    func(project uuid.UUID) // told of every project whose usage has risen
 	days    days
 
 	mu      sync.Mutex
@@ -91,15 +89,15 @@ type laneKey struct {
 	lane up.Lane
 }
 
-// NewStore returns a Store. used is told, after the commit, of every project whose usage has risen; it must not block.
-func NewStore(config Config, db *postgres.DB, blobs *blobs.Store, crashes Crashes, used func(project uuid.UUID)) (*Store, error) {
+// NewStore returns a Store.
+func NewStore(config Config, db *postgres.DB, blobs *blobs.Store, crashes Crashes) (*Store, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	if config.MaxRowBytes == 0 {
 		config.MaxRowBytes = defaultMaxRowBytes
 	}
-	return &Store{config: config, db: db, crashes: crashes, blobs: blobs, used: used,
+	return &Store{config: config, db: db, crashes: crashes, blobs: blobs,
 		days: days{owner: db.Owner, retention: config.RetentionDays}, strikes: map[laneKey]int{}}, nil
 }
 

@@ -44,13 +44,6 @@ type load struct {
 	rows   []row
 	scopes []identity.Scope // each once
 	oldest time.Time        // earliest receipt
-	// tally counts accepted events per project and month, as quotas do.
-	tally map[usageKey]int64
-}
-
-type usageKey struct {
-	project uuid.UUID
-	month   time.Time
 }
 
 // read decodes the operations of a batch that wanted picks by number.
@@ -99,13 +92,6 @@ func (l *load) note(scope identity.Scope, receivedAt int64, n int) {
 	at := time.UnixMicro(receivedAt).UTC()
 	if l.oldest.IsZero() || at.Before(l.oldest) {
 		l.oldest = at
-	}
-	if l.lane == up.LaneEvent {
-		if l.tally == nil {
-			l.tally = map[usageKey]int64{}
-		}
-		month := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
-		l.tally[usageKey{scope.Project, month}] += int64(n)
 	}
 }
 

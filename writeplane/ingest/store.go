@@ -124,10 +124,7 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, l *load) error {
 	if err != nil {
 		return err
 	}
-	if err := s.bury(ctx, tx, l); err != nil {
-		return err
-	}
-	return count(ctx, tx, l)
+	return s.bury(ctx, tx, l)
 }
 
 func markErased(ctx context.Context, tx pgx.Tx, l *load) error {
@@ -407,34 +404,8 @@ func nameable(id []byte) *string {
 	return &text
 }
 
-const countSQL = `
-INSERT INTO usage_counts AS u (project_id, month, metric, edge, counted)
-SELECT t.project_id, t.month, 'events', $4, t.n
-FROM unnest($1::uuid[], $2::date[], $3::bigint[]) AS t (project_id, month, n) ORDER BY 1, 2
-ON CONFLICT (project_id, month, metric, edge) DO UPDATE SET counted = u.counted + excluded.counted`
-
-// count raises the projects' usage by the accepted events.
-func count(ctx context.Context, tx pgx.Tx, l *load) error {
-	if len(l.tally) == 0 {
-		return nil
-	}
-	var projects []uuid.UUID
-	var months []time.Time
-	var counts []int64
-	for key, n := range l.tally {
-		projects, months, counts = append(projects, key.project), append(months, key.month), append(counts, n)
-	}
-	if _, err := tx.Exec(ctx, countSQL, projects, months, counts, l.edge); err != nil {
-		return fmt.Errorf("count usage: %w", err)
-	}
-	return nil
-}
-
-// after does what follows a commit: nothing of it is needed for what was promised.
+// after removes uploaded payloads that now lie in rows. What a crash leaves behind costs room, nothing else.
 func (s *Store) after(ctx context.Context, l *load) {
-	for key := range l.tally {
-		s.used(key.project)
-	}
 	for i := range l.rows {
 		r := &l.rows[i]
 		if r.Ref == nil || r.fate == dead {

@@ -1,21 +1,15 @@
 -- What projects have used in a month (UTC).
 
--- What each edge has accepted: `counted` here, in the transaction that takes its events;
--- `reported` by itself, cumulative over its disk's life, with `base` for former disks.
--- Both mean the same events, so the higher one is right: a report comes sooner, and a
--- lost disk takes back nothing that was counted. One row per edge: edges do not wait
--- for each other.
+-- What edges have counted, by their own cumulative counters. A source is an edge's store:
+-- its counters only rise, and a lost disk begins a new source.
 CREATE TABLE usage_counts (
     project_id uuid NOT NULL,
     month      date NOT NULL,                -- its first day
     metric     text NOT NULL CHECK (metric IN ('events', 'handshakes')),
-    edge       text COLLATE "C" NOT NULL,
-    counted    bigint NOT NULL DEFAULT 0,
-    base       bigint NOT NULL DEFAULT 0,
-    reported   bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (project_id, month, metric, edge)
+    source     text COLLATE "C" NOT NULL,
+    value      bigint NOT NULL,
+    PRIMARY KEY (project_id, month, metric, source)
 ) WITH (fillfactor = 50);
-CREATE INDEX usage_counts_by_month ON usage_counts (month);
 GRANT SELECT, INSERT, UPDATE ON usage_counts TO skerry_app;
 
 -- What edges were told last.
