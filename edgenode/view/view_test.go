@@ -1,0 +1,643 @@
+package view
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.uber.org/goleak"
+
+	"skerry/edgenode/store"
+	"skerry/pkg/apikey"
+	"skerry/pkg/decide"
+	"skerry/pkg/state"
+	"skerry/pkg/survey"
+	"skerry/replication"
+	"skerry/replication/down"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const project = "0190a3c1-7d2e-7c3a-9f10-0a1b2c3d4e5f"
+
+// edge is a disk with views, written to as followers do.
+type edge struct {
+	t     testing.TB
+	disk  *store.Store
+	views *Store
+	at    [replication.Lanes]replication.Position
+	all   map[replication.Subject]replication.Document
+}
+
+func newEdge(t testing.TB, options Options) *edge {
+	t.Helper()
+	options.Log = slog.New(slog.DiscardHandler)
+	e := &edge{t: t, views: New(options), all: map[replication.Subject]replication.Document{}}
+	disk, err := store.Open(store.Config{Dir: "state", FS: vfs.NewMem(), Log: options.Log}, e.views.Apply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = disk.Close() })
+	e.disk = disk
+	e.views.Attach(disk)
+	return e
+}
+
+// serve takes everything anew, with a floor, in both lanes.
+func (e *edge) serve(floor replication.Position) {
+	e.t.Helper()
+	for lane := range replication.Lanes {
+		g, err := e.disk.Begin(lane)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		var documents []replication.Document
+		for _, d := range e.all {
+			if d.Lane == lane {
+				documents = append(documents, d)
+			}
+		}
+		if err := g.Add(documents); err != nil {
+			e.t.Fatal(err)
+		}
+		if err := g.Serve(down.Cursor{Epoch: replication.Epoch{1}, Position: e.at[lane], Floor: floor}); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// put stores one transaction; a nil body deletes.
+func (e *edge) put(bodies map[replication.Subject]any) {
+	e.t.Helper()
+	for lane := range replication.Lanes {
+		var documents []replication.Document
+		for _, s := range slices.Sorted(maps.Keys(bodies)) {
+			if s.Lane() != lane {
+				continue
+			}
+			e.at[lane]++
+			d := replication.Document{Lane: lane, Subject: s, Position: e.at[lane], Epoch: replication.Epoch{1}}
+			if body := bodies[s]; body != nil {
+				var err error
+				if d.Body, err = json.Marshal(body); err != nil {
+					e.t.Fatal(err)
+				}
+			}
+			documents = append(documents, d)
+			e.all[s] = d
+		}
+		if len(documents) == 0 {
+			continue
+		}
+		if err := e.disk.Apply(lane, documents, down.Cursor{Epoch: replication.Epoch{1}, Position: e.at[lane]}); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+func (e *edge) env(name string) *Environment {
+	e.t.Helper()
+	env, ok := e.views.Environment(project, name)
+	if !ok {
+		e.t.Fatalf("no environment %s", name)
+	}
+	return env
+}
+
+func settings(name string) state.Project { return state.Project{ID: project, Name: name} }
+
+func flag(key string) replication.Subject { return replication.FlagSubject(project, "live", key) }
+
+func flagBody(key string, version int64) state.Flag {
+	return state.Flag{ID: "id-" + key, Key: key, Kind: "boolean", DefaultValue: "false", Enabled: true, Version: version}
+}
+
+// withProject is an edge with a project and the named flags, at positions 1, 2, …
+func withProject(t testing.TB, options Options, keys ...string) *edge {
+	t.Helper()
+	e := newEdge(t, options)
+	e.serve(0)
+	e.put(map[replication.Subject]any{replication.ProjectSubject(project): settings("Shop")})
+	for _, k := range keys {
+		e.put(map[replication.Subject]any{flag(k): flagBody(k, 1)})
+	}
+	return e
+}
+
+func TestUnknownProjectHasNoEnvironment(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, Options{})
+	if _, ok := e.views.Environment(project, "live"); ok || e.views.Ready() {
+		t.Error("an edge without state has an environment")
+	}
+	e.serve(0)
+	if _, ok := e.views.Environment(project, "live"); ok || !e.views.Ready() {
+		t.Error("a project that does not exist has an environment")
+	}
+	e.put(map[replication.Subject]any{replication.ProjectSubject(project): settings("Shop")})
+	if env := e.env("live"); env.ProjectName != "Shop" || env.Name != "live" || string(env.RevisionText) != "1.0" {
+		t.Errorf("%s %s %s", env.ProjectName, env.Name, env.RevisionText)
+	}
+	e.put(map[replication.Subject]any{replication.ProjectSubject(project): nil})
+	if _, ok := e.views.Environment(project, "live"); ok {
+		t.Error("a deleted project has an environment")
+	}
+}
+
+func TestHaltOverlaysItsFlagWhicheverComesFirst(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "a")
+	halt := replication.HaltSubject(project, "live", "b")
+	e.put(map[replication.Subject]any{halt: state.Halt{Key: "b", Reason: "smoke", Version: 2}})
+	if _, ok := e.env("live").Flag("b"); ok {
+		t.Error("a halt alone makes a flag")
+	}
+	e.put(map[replication.Subject]any{flag("b"): flagBody("b", 2)})
+	if f, ok := e.env("live").Flag("b"); !ok || f.Halt == nil || f.Halt.Reason != "smoke" {
+		t.Errorf("%+v", f)
+	}
+	if f, _ := e.env("live").Flag("a"); f.Halt != nil {
+		t.Error("the other flag is halted")
+	}
+	before := e.env("live")
+	e.put(map[replication.Subject]any{halt: nil})
+	if f, _ := e.env("live").Flag("b"); f.Halt != nil {
+		t.Error("resumed and still halted")
+	}
+	if f, _ := before.Flag("b"); f.Halt == nil {
+		t.Error("an environment that was handed out has changed")
+	}
+	if got := e.env("live").Revision.String(); got != "3.2" {
+		t.Errorf("revision %s, want 3.2", got)
+	}
+	if got := e.env("test").Revision.String(); got != "1.0" {
+		t.Errorf("revision of the other environment %s, want 1.0", got)
+	}
+}
+
+func TestKeysThatAreHardForStreamsWork(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "v1.", ".v1", "a..b")
+	for _, k := range []string{"v1.", ".v1", "a..b"} {
+		if f, ok := e.env("live").Flag(k); !ok || f.Key != k {
+			t.Errorf("%s: %+v", k, f)
+		}
+	}
+}
+
+func TestRevisionsChangeWithTheirModuleOnly(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "a")
+	revisions := func() map[string]string {
+		env := e.env("live")
+		m := env.Modules
+		return map[string]string{"whole": env.Revision.String(), "switch": m.Switch.String(), "config": m.Config.String(),
+			"cohorts": m.Cohorts.String(), "pulse": m.Pulse.String(), "settings": m.Settings.String()}
+	}
+	for _, c := range []struct {
+		subject replication.Subject
+		body    any
+		changes []string
+	}{
+		{flag("a"), flagBody("a", 2), []string{"switch", "whole"}},
+		{replication.HaltSubject(project, "live", "a"), state.Halt{Key: "a"}, []string{"switch", "whole"}},
+		{replication.ConfigSubject(project, "live", "c"), state.ConfigItem{Key: "c"}, []string{"config", "whole"}},
+		{replication.CohortSubject(project, "beta"), state.Cohort{Name: "beta", Shards: 1}, []string{"cohorts", "whole"}},
+		{replication.CohortShardSubject(project, "beta", 0), state.CohortShard{Members: []string{"u1"}}, []string{"cohorts", "whole"}},
+		{replication.SurveySubject(project, "psv_1"), state.Survey{}, []string{"pulse", "whole"}},
+		{replication.SurveySubject(project, "psv_1"), nil, []string{"pulse", "whole"}},
+		{replication.ProjectSubject(project), settings("New"), []string{"settings", "whole"}},
+		{replication.UsageSubject(project), state.Usage{Month: "2026-01", Events: 7}, nil},
+		{replication.KeySubject(apikey.Of("k").String()), state.Key{ProjectID: project}, nil},
+		{replication.FlagSubject(project, "test", "a"), flagBody("a", 1), nil},
+		{flag("a"), nil, []string{"switch", "whole"}},
+	} {
+		before := revisions()
+		e.put(map[replication.Subject]any{c.subject: c.body})
+		after := revisions()
+		var changed []string
+		for _, k := range slices.Sorted(maps.Keys(after)) {
+			if before[k] != after[k] {
+				changed = append(changed, k)
+			}
+		}
+		if !slices.Equal(changed, c.changes) {
+			t.Errorf("%s changed %v, want %v", c.subject, changed, c.changes)
+		}
+	}
+	if got := e.env("live").Usage.Events; got != 7 {
+		t.Errorf("usage %d, want 7", got)
+	}
+}
+
+func TestOneChangeRecompilesWhatItTouches(t *testing.T) {
+	t.Parallel()
+	var calls []Changed
+	hook := func(prev any, env *Environment, changed Changed) (any, int) {
+		calls = append(calls, changed)
+		n, _ := prev.(int)
+		return n + 1, 1000
+	}
+	e := withProject(t, Options{Hooks: Hooks{Decisions: hook}}, "a", "b")
+	if got := e.env("live").Decisions; got != 1 {
+		t.Errorf("compiled %v times, want once", got)
+	}
+	e.put(map[replication.Subject]any{flag("b"): flagBody("b", 2), flag("c"): flagBody("c", 1)})
+	e.put(map[replication.Subject]any{replication.HaltSubject(project, "live", "a"): state.Halt{Key: "a"}})
+	e.put(map[replication.Subject]any{replication.ConfigSubject(project, "live", "x"): state.ConfigItem{Key: "x"}, replication.CohortShardSubject(project, "m", 3): state.CohortShard{}})
+	want := []Changed{
+		{All: true, Settings: true},
+		{Flags: []string{"b", "c"}},
+		{Flags: []string{"a"}},
+		{Items: []string{"x"}, Cohorts: []string{"m"}},
+	}
+	if !reflect.DeepEqual(calls, want) {
+		t.Errorf("hook was called with\n%+v, want\n%+v", calls, want)
+	}
+	if got := e.env("live").Decisions; got != 4 {
+		t.Errorf("prev was not handed on: %v", got)
+	}
+}
+
+// TestHoweverItWasMadeItIsTheSame compares environments that were changed step by step with ones made at once.
+func TestHoweverItWasMadeItIsTheSame(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(7, 7))
+	e := withProject(t, Options{})
+	e.env("live")
+	e.env("test")
+	for n := range 300 {
+		bodies := map[replication.Subject]any{}
+		for range 1 + r.IntN(4) {
+			s, body := randomDocument(r, n)
+			bodies[s] = body
+		}
+		e.put(bodies)
+		if n%10 == 0 {
+			e.serve(0) // as after a reset: everything must come out the same again
+		}
+		for _, name := range []string{"live", "test"} {
+			stepwise := e.env(name)
+			fresh := New(Options{})
+			fresh.Attach(e.disk)
+			once, ok := fresh.Environment(project, name)
+			if !ok {
+				t.Fatal("gone")
+			}
+			if a, b := describe(t, stepwise), describe(t, once); a != b {
+				t.Fatalf("after %d transactions, step by step:\n%s\nat once:\n%s", n, a, b)
+			}
+		}
+	}
+}
+
+func randomDocument(r *rand.Rand, n int) (replication.Subject, any) {
+	env, key := []string{"live", "test"}[r.IntN(2)], "k"+strconv.Itoa(r.IntN(6))
+	gone := r.IntN(4) == 0
+	pick := func(s replication.Subject, body any) (replication.Subject, any) {
+		if gone {
+			return s, nil
+		}
+		return s, body
+	}
+	switch r.IntN(6) {
+	case 0, 1:
+		return pick(replication.FlagSubject(project, env, key), flagBody(key, int64(n)))
+	case 2:
+		return pick(replication.HaltSubject(project, env, key), state.Halt{Key: key, Version: int64(n)})
+	case 3:
+		return pick(replication.ConfigSubject(project, env, key), state.ConfigItem{Key: key, Type: "int", DefaultValue: strconv.Itoa(n)})
+	case 4:
+		return pick(replication.CohortSubject(project, key), state.Cohort{Name: key, Predicate: "session_count >= 2"})
+	default:
+		return pick(replication.SurveySubject(project, key), state.Survey{Bundle: survey.Bundle{Survey: survey.Survey{ID: key, Name: strconv.Itoa(n)}}})
+	}
+}
+
+// describe writes down what others can see of an environment, and what it is reckoned to hold.
+func describe(t *testing.T, e *Environment) string {
+	t.Helper()
+	text := fmt.Sprintf("%s %+v %d bytes\n", e.RevisionText, e.Modules, e.bytes)
+	for _, list := range []any{e.Flags, e.Items, e.Surveys, e.Settings, e.Usage, e.halts} {
+		b, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(b) == "null" {
+			b = []byte("[]") // how nothing is held is nobody's matter
+		}
+		text += string(b) + "\n"
+	}
+	for _, c := range e.Cohorts {
+		text += c.Name + " " + c.Predicate.String() + "\n"
+	}
+	return text
+}
+
+func TestFloorLiftsEveryRevision(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "a")
+	if got := e.env("live").Modules.Config.String(); got != "0.0" {
+		t.Errorf("config without items: %s", got)
+	}
+	marker := replication.Document{Lane: replication.Normal, Subject: replication.EpochSubject(replication.Normal), Position: 20, Body: []byte(`{}`)}
+	if err := e.disk.Apply(replication.Normal, []replication.Document{marker}, down.Cursor{Epoch: replication.Epoch{1}, Position: 20, Floor: 15}); err != nil {
+		t.Fatal(err)
+	}
+	if env := e.env("live"); env.Modules.Config.String() != "15.0" || env.Revision.String() != "15.0" {
+		t.Errorf("config %s, whole %s, want the floor 15.0", env.Modules.Config, env.Revision)
+	}
+}
+
+func TestKeyOpensUntilRevokedOrExpired(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{})
+	hash, old := apikey.Of("sk_live_new"), apikey.Of("sk_live_old")
+	if _, ok := e.views.Key(hash); ok {
+		t.Error("a key that does not exist opens")
+	}
+	soon := time.Now().Add(time.Hour)
+	e.put(map[replication.Subject]any{
+		replication.KeySubject(hash.String()): state.Key{ID: "1", ProjectID: project, Environment: "live"},
+		replication.KeySubject(old.String()):  state.Key{ID: "2", ProjectID: project, Environment: "test", ExpiresAt: &soon},
+	})
+	if k, ok := e.views.Key(hash); !ok || k.ID != "1" || k.ProjectID != project || k.Environment != "live" {
+		t.Errorf("%+v", k)
+	}
+	if k, ok := e.views.Key(old); !ok || k.ID != "2" {
+		t.Errorf("in its grace: %+v, %v", k, ok)
+	}
+	past := time.Now().Add(-time.Second)
+	e.put(map[replication.Subject]any{replication.KeySubject(old.String()): state.Key{ID: "2", ProjectID: project, ExpiresAt: &past}})
+	if _, ok := e.views.Key(old); ok {
+		t.Error("past its grace, it opens")
+	}
+	e.put(map[replication.Subject]any{replication.RevokedSubject(hash.String()): state.Revoked{}})
+	if _, ok := e.views.Key(hash); ok {
+		t.Error("revoked, it opens")
+	}
+}
+
+func TestRevocationBeatsAConcurrentRead(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{})
+	for i := range 200 {
+		hash := apikey.Of(strconv.Itoa(i))
+		e.put(map[replication.Subject]any{replication.KeySubject(hash.String()): state.Key{ID: "1", ProjectID: project}})
+		var reading sync.WaitGroup
+		for range 4 {
+			reading.Go(func() { e.views.Key(hash) })
+		}
+		e.put(map[replication.Subject]any{replication.RevokedSubject(hash.String()): state.Revoked{}})
+		reading.Wait()
+		if _, ok := e.views.Key(hash); ok {
+			t.Fatal("a reader has brought a revoked key back")
+		}
+	}
+}
+
+func TestUpdateBeatsAConcurrentCompilation(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{Bytes: 1}, "a") // no room: every read may compile anew
+	var reading sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		reading.Go(func() {
+			last := replication.Revision{}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				env, ok := e.views.Environment(project, "live")
+				if !ok {
+					t.Error("gone")
+					return
+				}
+				e.views.Environment(project, "test") // pushes the other out
+				if env.Revision.Normal < last.Normal {
+					t.Errorf("revision fell from %s to %s", last, env.Revision)
+				}
+				if f, _ := env.Flag("a"); f == nil || replication.Position(f.Version) != env.Revision.Normal {
+					t.Errorf("version %v at revision %s", f, env.Revision)
+				}
+				last = env.Revision
+			}
+		})
+	}
+	for n := range 500 {
+		e.put(map[replication.Subject]any{flag("a"): flagBody("a", int64(n+3))})
+	}
+	close(stop)
+	reading.Wait()
+}
+
+func TestSubscriptionsCoalesce(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "a")
+	live, test := e.views.Subscribe(project, "live"), e.views.Subscribe(project, "test")
+	defer live.Close()
+	defer test.Close()
+	for n := range 100 {
+		e.put(map[replication.Subject]any{flag("a"): flagBody("a", int64(n)), replication.ConfigSubject(project, "live", "c"): state.ConfigItem{Key: "c"}})
+	}
+	<-live.C()
+	if got := live.Take(); got != SwitchChanged|ConfigChanged {
+		t.Errorf("changed %b", got)
+	}
+	select {
+	case <-live.C():
+		t.Error("announced twice")
+	case <-test.C():
+		t.Error("announced to the other environment")
+	default:
+	}
+	e.put(map[replication.Subject]any{replication.CohortSubject(project, "x"): state.Cohort{Name: "x"}})
+	for _, s := range []*Subscription{live, test} {
+		<-s.C()
+		if got := s.Take(); got != CohortsChanged {
+			t.Errorf("changed %b, want cohorts", got)
+		}
+	}
+	e.put(map[replication.Subject]any{replication.UsageSubject(project): state.Usage{Events: 1}})
+	select {
+	case <-live.C():
+		t.Error("usage is announced")
+	default:
+	}
+	e.serve(0)
+	<-live.C()
+}
+
+func TestCohortFindsItsMembersAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{})
+	const shards, members = 4, 1000
+	bodies := map[replication.Subject]any{replication.CohortSubject(project, "beta"): state.Cohort{Name: "beta", Shards: shards}}
+	lists := make([]state.CohortShard, shards)
+	for i := range members {
+		id := "user-" + strconv.Itoa(i)
+		s := decide.Shard(id, shards)
+		lists[s].Members = append(lists[s].Members, id)
+	}
+	for i, l := range lists {
+		bodies[replication.CohortShardSubject(project, "beta", i)] = l
+	}
+	e.put(bodies)
+	beta, ok := e.env("live").Cohort("beta")
+	if !ok {
+		t.Fatal("no cohort")
+	}
+	for i := range members {
+		if !beta.Has("user-" + strconv.Itoa(i)) {
+			t.Fatalf("user-%d is no member", i)
+		}
+		if beta.Has("other-" + strconv.Itoa(i)) {
+			t.Fatalf("other-%d is a member", i)
+		}
+	}
+	e.put(map[replication.Subject]any{replication.CohortShardSubject(project, "beta", decide.Shard("user-1", shards)): state.CohortShard{}})
+	beta, _ = e.env("live").Cohort("beta")
+	if beta.Has("user-1") {
+		t.Error("removed, and still a member")
+	}
+	e.put(map[replication.Subject]any{replication.CohortSubject(project, "empty"): state.Cohort{Name: "empty", Predicate: "session_count >= 2"}})
+	if empty, ok := e.env("live").Cohort("empty"); !ok || empty.Has("user-2") || empty.Predicate == nil {
+		t.Errorf("%+v", empty)
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, Options{Bytes: 1 << 20})
+	e.serve(0)
+	const projects = 300
+	bodies := map[replication.Subject]any{}
+	for i := range projects {
+		id := fmt.Sprintf("%s%04d", project[:len(project)-4], i)
+		bodies[replication.ProjectSubject(id)] = state.Project{ID: id}
+		for n := range 10 {
+			k := "f" + strconv.Itoa(n)
+			bodies[replication.FlagSubject(id, "live", k)] = flagBody(k, 1)
+		}
+	}
+	e.put(bodies)
+	for i := range projects {
+		id := fmt.Sprintf("%s%04d", project[:len(project)-4], i)
+		if env, ok := e.views.Environment(id, "live"); !ok || len(env.Flags) != 10 {
+			t.Fatalf("project %d: %v", i, ok)
+		}
+		if s := e.views.Stats(); s.Bytes > 1<<20 {
+			t.Fatalf("%d bytes in %d environments", s.Bytes, s.Environments)
+		}
+	}
+	if s := e.views.Stats(); s.Environments < 10 || s.Environments >= projects {
+		t.Errorf("%d environments in memory", s.Environments)
+	}
+}
+
+func TestEnvironmentIsCompiledOnceHoweverManyAsk(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "a")
+	var asking sync.WaitGroup
+	for range 50 {
+		asking.Go(func() { e.views.Environment(project, "live") })
+	}
+	asking.Wait()
+	if s := e.views.Stats(); s.Fills != 1 {
+		t.Errorf("compiled %d times", s.Fills)
+	}
+}
+
+func TestUnreadableDocumentIsAbsentWhicheverWayItComes(t *testing.T) {
+	t.Parallel()
+	e := withProject(t, Options{}, "a", "b")
+	e.env("live")
+	e.put(map[replication.Subject]any{flag("a"): "not an object"})
+	if _, ok := e.env("live").Flag("a"); ok {
+		t.Error("still there")
+	}
+	e.serve(0)
+	if _, ok := e.env("live").Flag("a"); ok {
+		t.Error("there again")
+	}
+	if _, ok := e.env("live").Flag("b"); !ok {
+		t.Error("the other one is gone")
+	}
+}
+
+func TestLookingUpAllocatesNothing(t *testing.T) {
+	e := withProject(t, Options{}, "a")
+	key := []byte("sk_live_LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLL")
+	e.put(map[replication.Subject]any{replication.KeySubject(apikey.OfBytes(key).String()): state.Key{ID: "1", ProjectID: project, Environment: "live"}})
+	if n := testing.AllocsPerRun(1000, func() {
+		k, ok := e.views.Key(apikey.OfBytes(key))
+		if !ok {
+			t.Fatal("no key")
+		}
+		if _, ok := e.views.Environment(k.ProjectID, k.Environment); !ok {
+			t.Fatal("no environment")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkKeyAndEnvironment(b *testing.B) {
+	e := withProject(b, Options{}, "a")
+	key := []byte("sk_live_LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLL")
+	e.put(map[replication.Subject]any{replication.KeySubject(apikey.OfBytes(key).String()): state.Key{ID: "1", ProjectID: project, Environment: "live"}})
+	b.ReportAllocs()
+	for b.Loop() {
+		k, _ := e.views.Key(apikey.OfBytes(key))
+		if _, ok := e.views.Environment(k.ProjectID, k.Environment); !ok {
+			b.Fatal("no environment")
+		}
+	}
+}
+
+func BenchmarkUnknownKey(b *testing.B) {
+	e := withProject(b, Options{}, "a")
+	bodies := map[replication.Subject]any{}
+	for i := range 20000 {
+		bodies[replication.KeySubject(apikey.Of(strconv.Itoa(i)).String())] = state.Key{ID: "1", ProjectID: project, Environment: "live"}
+	}
+	e.put(bodies)
+	n := 0
+	for b.Loop() {
+		n++
+		if _, ok := e.views.Key(apikey.Of("x" + strconv.Itoa(n))); ok {
+			b.Fatal("known")
+		}
+	}
+}
+
+// BenchmarkOneFlagOfTenThousand is the time from the disk's change to the new environment.
+func BenchmarkOneFlagOfTenThousand(b *testing.B) {
+	e := withProject(b, Options{})
+	bodies := map[replication.Subject]any{}
+	for i := range 10000 {
+		k := "f" + strconv.Itoa(i)
+		bodies[flag(k)] = flagBody(k, 1)
+	}
+	e.put(bodies)
+	e.env("live")
+	n := int64(1)
+	for b.Loop() {
+		n++
+		e.put(map[replication.Subject]any{flag("f5000"): flagBody("f5000", n)})
+		if f, _ := e.env("live").Flag("f5000"); f.Version != n {
+			b.Fatal("old")
+		}
+	}
+}
