@@ -18,8 +18,8 @@ CREATE TABLE audit_entries (
     project_id      uuid,
     actor_id        text NOT NULL,
     actor_email     text,
-    action          text NOT NULL,
-    resource_type   text NOT NULL,
+    action          text COLLATE "C" NOT NULL,
+    resource_type   text COLLATE "C" NOT NULL,
     resource_id     text NOT NULL,
     before          json,                    -- canonical text, kept as it is
     after           json,
@@ -34,11 +34,13 @@ CREATE TABLE audit_entries_pro PARTITION OF audit_entries FOR VALUES IN ('pro') 
 CREATE TABLE audit_entries_growth PARTITION OF audit_entries FOR VALUES IN ('growth') PARTITION BY RANGE (created_at);
 CREATE TABLE audit_entries_enterprise PARTITION OF audit_entries FOR VALUES IN ('enterprise') PARTITION BY RANGE (created_at);
 
-CREATE INDEX ON audit_entries (organization_id, seq);
-CREATE INDEX ON audit_entries (organization_id, project_id, seq);
-CREATE INDEX ON audit_entries (organization_id, actor_id, seq);
-CREATE INDEX ON audit_entries (organization_id, action, seq);
-CREATE INDEX ON audit_entries (organization_id, resource_type, seq);
+-- Along a chain times never fall, so (created_at, seq) is the chain's order, and an
+-- index by it serves a range of time and the pages within it alike.
+CREATE INDEX ON audit_entries (organization_id, created_at, seq);
+CREATE INDEX ON audit_entries (organization_id, project_id, created_at, seq);
+CREATE INDEX ON audit_entries (organization_id, actor_id, created_at, seq);
+CREATE INDEX ON audit_entries (organization_id, action, created_at, seq);
+CREATE INDEX ON audit_entries (organization_id, resource_type, created_at, seq);
 CREATE INDEX ON audit_entries (id);
 -- No UPDATE, no DELETE: what is logged stays as it was logged.
 GRANT SELECT, INSERT ON audit_entries TO skerry_app;
@@ -73,11 +75,12 @@ CREATE TABLE audit_anchors (
 );
 GRANT SELECT ON audit_anchors TO skerry_app;
 
--- How far each chain has been copied to the query mirror.
+-- How far each chain has been copied to the query mirror: everything up to there is in it.
 CREATE TABLE audit_mirrored (
     organization_id uuid PRIMARY KEY REFERENCES organizations,
-    seq             bigint NOT NULL
-);
+    seq             bigint NOT NULL,
+    at              timestamptz NOT NULL     -- of the entry with that seq
+) WITH (fillfactor = 50);
 GRANT SELECT, INSERT, UPDATE ON audit_mirrored TO skerry_app;
 
 CREATE TABLE audit_exports (

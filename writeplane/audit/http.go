@@ -1,0 +1,200 @@
+package audit
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"skerry/pkg/id"
+	"skerry/pkg/instant"
+	"skerry/pkg/page"
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
+	"skerry/writeplane/access"
+	"skerry/writeplane/blobs"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/jobs"
+)
+
+// Module serves the audit log (specification, Audit endpoints; supplement §7).
+type Module struct {
+	log     *Log
+	commits *commit.Store
+	access  *access.Store
+	blobs   *blobs.Store
+	queue   *jobs.Queue
+	email   bool // the operator configured mail
+}
+
+// NewModule returns the handlers. email tells whether exports can be sent by mail.
+func NewModule(log *Log, commits *commit.Store, store *access.Store, files *blobs.Store, queue *jobs.Queue, email bool) *Module {
+	return &Module{log: log, commits: commits, access: store, blobs: files, queue: queue, email: email}
+}
+
+// Faults of the audit endpoints.
+var (
+	errSince  = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time with an offset")
+	errUntil  = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time with an offset, after since")
+	errOrder  = problem.Newf(problem.Invalid, "invalid_order", "order must be asc or desc")
+	errDenied = problem.New(problem.Forbidden, "permission_denied")
+)
+
+// sight is which projects' entries a caller may read; nil is all of the organization.
+func sight(c access.Caller) []string {
+	switch {
+	case c.ProjectID != "" && c.Sees(access.Project{ID: c.ProjectID, OrganizationID: c.OrganizationID}):
+		return []string{c.ProjectID}
+	case c.ProjectID != "":
+		return []string{}
+	case c.Role >= access.OrgAdmin:
+		return nil
+	case c.MemberProjects != nil:
+		return c.MemberProjects
+	}
+	return []string{}
+}
+
+// List is GET /api/v1/audit.
+func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	query := r.URL.Query()
+	projects := sight(c.Caller)
+	if asked := query.Get("project_id"); asked != "" {
+		if err := m.seeProject(r.Context(), c, asked); err != nil {
+			return err
+		}
+		projects = []string{asked}
+	}
+	return m.list(w, r, c, projects)
+}
+
+// ListProject is GET /api/v1/projects/:id/audit: a project's own entries, for whoever
+// may see the project.
+func (m *Module) ListProject(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	project := r.PathValue("id")
+	if err := m.seeProject(r.Context(), c, project); err != nil {
+		return err
+	}
+	return m.list(w, r, c, []string{project})
+}
+
+// seeProject admits projects of the caller's sight, deleted ones included: their
+// entries outlive them.
+func (m *Module) seeProject(ctx context.Context, c *access.Call, projectID string) error {
+	if !id.Valid(projectID) {
+		return access.ErrNotFound
+	}
+	var known bool
+	err := m.log.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM projects WHERE id = $1 AND organization_id = $2)`, projectID, c.Caller.OrganizationID).Scan(&known)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return access.ErrNotFound
+	}
+	return c.See(access.Project{ID: projectID, OrganizationID: c.Caller.OrganizationID})
+}
+
+func (m *Module) list(w http.ResponseWriter, r *http.Request, c *access.Call, projects []string) error {
+	query := r.URL.Query()
+	q, err := parseFilters(query)
+	if err != nil {
+		return err
+	}
+	q.OrganizationID, q.Projects = c.Caller.OrganizationID, projects
+	limit, err := page.Limit(query)
+	if err != nil {
+		return err
+	}
+	// What a caller sees is a filter too: a cursor is good for its own sight only.
+	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
+	var after Position
+	if resumed, err := m.access.Cursors().Decode(list, query, &after); err != nil {
+		return err
+	} else if resumed {
+		q.After = &after
+	}
+	q.Limit = limit + 1
+	entries := make([]view, 0, q.Limit)
+	var places []Position
+	if projects == nil || len(projects) > 0 {
+		err = m.log.Read(r.Context(), q, func(e *Entry) error {
+			entries = append(entries, e.view())
+			places = append(places, Position{e.CreatedAt, e.Seq})
+			return nil
+		})
+	}
+	if err != nil {
+		return err
+	}
+	shown, more := page.Cut(entries, limit)
+	next := ""
+	if more {
+		next = m.access.Cursors().Encode(list, query, places[limit-1])
+	}
+	return reply.JSON(w, http.StatusOK, page.List("entries", shown, next, more))
+}
+
+// parseFilters reads what list and export have in common, and the order.
+func parseFilters(query url.Values) (q Query, err error) {
+	q = Query{ActorID: query.Get("actor_id"), Action: ParsePattern(query.Get("action")), ResourceType: ParsePattern(query.Get("resource_type"))}
+	if q.Since, q.Until, err = parseRange(query.Get("since"), query.Get("until")); err != nil {
+		return q, err
+	}
+	switch query.Get("order") {
+	case "", "desc":
+	case "asc":
+		q.Ascending = true
+	default:
+		return q, errOrder
+	}
+	return q, nil
+}
+
+func parseRange(since, until string) (from, to time.Time, err error) {
+	if since != "" {
+		if from, err = instant.Parse(since); err != nil {
+			return from, to, errSince
+		}
+	}
+	if until != "" {
+		if to, err = instant.Parse(until); err != nil {
+			return from, to, errUntil
+		}
+	}
+	if since != "" && until != "" && to.Before(from) {
+		return from, to, errUntil
+	}
+	return from, to, nil
+}
+
+// Get is GET /api/v1/audit/:id.
+func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	entry, ok, err := m.log.Find(r.Context(), c.Caller.OrganizationID, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if !ok || !sees(c.Caller, entry.ProjectID) {
+		return access.ErrNotFound
+	}
+	return reply.JSON(w, http.StatusOK, map[string]view{"entry": entry.view()})
+}
+
+// sees reports whether an entry of the caller's organization is within sight; entries
+// of no project are the organization's own.
+func sees(c access.Caller, projectID *string) bool {
+	projects := sight(c)
+	if projects == nil {
+		return true
+	}
+	return projectID != nil && c.Sees(access.Project{ID: *projectID, OrganizationID: c.OrganizationID})
+}
+
+// Verify is GET /api/v1/audit/verify.
+func (m *Module) Verify(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	verdict, err := m.log.Verify(r.Context(), c.Caller.OrganizationID)
+	if err != nil {
+		return err
+	}
+	return reply.JSON(w, http.StatusOK, verdict)
+}

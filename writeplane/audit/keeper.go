@@ -1,0 +1,164 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/writeplane/postgres"
+)
+
+// retention is how long the authoritative store keeps entries of each class
+// (specification, Audit retention by tier).
+var retention = map[string]func(time.Time) time.Time{
+	"hobby":      func(t time.Time) time.Time { return t.AddDate(0, 0, 90) },
+	"pro":        func(t time.Time) time.Time { return t.AddDate(1, 0, 0) },
+	"growth":     func(t time.Time) time.Time { return t.AddDate(2, 0, 0) },
+	"enterprise": func(t time.Time) time.Time { return t.AddDate(7, 0, 0) },
+}
+
+// Keeper makes the log's partitions ahead of time and drops those whose time is over.
+// It works as the tables' owner: the program's own role can do neither.
+type Keeper struct {
+	owner  *pgxpool.Pool
+	mirror Mirror // may be nil
+	now    func() time.Time
+}
+
+// NewKeeper returns the keeper; owner logs in as the owner of the tables.
+func NewKeeper(owner *pgxpool.Pool, mirror Mirror) *Keeper {
+	return &Keeper{owner: owner, mirror: mirror, now: time.Now}
+}
+
+const (
+	keepEvery   = time.Hour
+	keepRetry   = time.Minute
+	monthsAhead = 3
+)
+
+// Run keeps until ctx ends. Several processes may: what one has done, another finds done.
+func (k *Keeper) Run(ctx context.Context) error {
+	for {
+		wait := keepEvery
+		if err := k.Keep(ctx); err != nil && ctx.Err() == nil {
+			slog.Error("audit retention", "error", err)
+			wait = keepRetry
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Keep makes the partitions of the months to come and drops what is over.
+func (k *Keeper) Keep(ctx context.Context) error {
+	now := k.now().UTC()
+	for n := range monthsAhead {
+		month := time.Date(now.Year(), now.Month()+time.Month(n), 1, 0, 0, 0, 0, time.UTC)
+		if _, err := k.owner.Exec(ctx, `SELECT audit_make_month($1)`, month); err != nil {
+			return fmt.Errorf("make partitions of %s: %w", month.Format("2006-01"), err)
+		}
+	}
+	var faults []error
+	if k.mirror != nil {
+		faults = append(faults, k.mirror.Keep(ctx, now.Add(-mirrorKeeps)))
+	}
+	partitions, err := k.partitions(ctx)
+	if err != nil {
+		return errors.Join(append(faults, err)...)
+	}
+	for _, p := range partitions {
+		if retention[p.class](p.end).After(now) {
+			continue
+		}
+		if err := k.drop(ctx, p.name); err != nil {
+			faults = append(faults, fmt.Errorf("drop %s: %w", p.name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// partition is one month of one class.
+type partition struct {
+	name, class string
+	end         time.Time
+}
+
+var partitionName = regexp.MustCompile(`^audit_entries_(hobby|pro|growth|enterprise)_(\d{6})$`)
+
+func (k *Keeper) partitions(ctx context.Context) ([]partition, error) {
+	rows, err := k.owner.Query(ctx, `
+		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_inherits j ON j.inhrelid = i.inhparent
+		WHERE j.inhparent = 'audit_entries'::regclass ORDER BY c.relname`)
+	if err != nil {
+		return nil, fmt.Errorf("list partitions: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list partitions: %w", err)
+	}
+	var out []partition
+	for _, name := range names {
+		match := partitionName.FindStringSubmatch(name)
+		if match == nil {
+			continue
+		}
+		month, err := time.Parse("200601", match[2])
+		if err != nil {
+			continue
+		}
+		out = append(out, partition{name: name, class: match[1], end: month.AddDate(0, 1, 0)})
+	}
+	return out, nil
+}
+
+// errUnmirrored keeps a partition until the mirror has its entries.
+var errUnmirrored = errors.New("the mirror has not all of its entries yet")
+
+// anchorSQL writes one anchor for each run of neighbours in a chain.
+const anchorSQL = `
+INSERT INTO audit_anchors (organization_id, first_seq, last_seq, last_hash, dropped_at)
+SELECT organization_id, min(seq), max(seq), (array_agg(hash ORDER BY seq DESC))[1], now()
+FROM (SELECT organization_id, seq, hash, seq - row_number() OVER (PARTITION BY organization_id ORDER BY seq) AS run FROM %s) AS e
+GROUP BY organization_id, run`
+
+// drop takes a partition away and leaves anchors, in one transaction. name comes from
+// the catalogue and matches partitionName.
+func (k *Keeper) drop(ctx context.Context, name string) error {
+	return postgres.InTx(ctx, k.owner, func(tx pgx.Tx) error {
+		// Mutations wait for this lock while it is waited for: give up soon, come again.
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '2s'`); err != nil {
+			return err
+		}
+		var exists bool
+		if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, name).Scan(&exists); err != nil || !exists {
+			return err
+		}
+		if k.mirror != nil {
+			var missing bool
+			err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+name+` e LEFT JOIN audit_mirrored m USING (organization_id) WHERE e.seq > coalesce(m.seq, 0))`).Scan(&missing)
+			if err != nil {
+				return err
+			}
+			if missing {
+				return errUnmirrored
+			}
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf(anchorSQL, name)); err != nil {
+			return fmt.Errorf("leave anchors: %w", err)
+		}
+		if _, err := tx.Exec(ctx, `DROP TABLE `+name); err != nil {
+			return err
+		}
+		slog.Info("audit retention dropped a month", "partition", name)
+		return nil
+	})
+}

@@ -1,0 +1,240 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Ages that decide where an entry is read (specification, Audit entry).
+const (
+	// mirrorAge is how old an entry is when queries read it in the mirror.
+	mirrorAge = 30 * 24 * time.Hour
+	// mirrorKeeps is how long the mirror holds an entry; what is older is read in the
+	// authoritative store again.
+	mirrorKeeps = 2 * 365 * 24 * time.Hour
+)
+
+// Mirror is a second store of entries that queries over old ranges read. It is
+// written behind the authoritative store and may be away.
+type Mirror interface {
+	// Write stores entries; those that it has it leaves as they are.
+	Write(ctx context.Context, entries []Entry) error
+	// Read hands the entries of a query to fn, in order.
+	Read(ctx context.Context, q Query, fn func(*Entry) error) error
+	// Find reads one entry; ok is false when it has none of that id.
+	Find(ctx context.Context, organizationID, id string) (e Entry, ok bool, err error)
+	// Keep prepares for what comes and drops what was created before the time.
+	Keep(ctx context.Context, before time.Time) error
+}
+
+// Log reads entries from whichever store a range of time is read in.
+type Log struct {
+	pool   *pgxpool.Pool
+	mirror Mirror // nil: everything is read in the authoritative store
+	now    func() time.Time
+}
+
+const table = "audit_entries"
+
+// NewLog returns the reader. mirror may be nil.
+func NewLog(pool *pgxpool.Pool, mirror Mirror) *Log {
+	return &Log{pool: pool, mirror: mirror, now: time.Now}
+}
+
+// span is a stretch of time that is read in one store.
+type span struct {
+	from, to time.Time // zero: open
+	mirror   bool
+}
+
+// spans cuts all time into what each store answers for, newest first.
+func (l *Log) spans(ctx context.Context, organizationID string) ([]span, error) {
+	if l.mirror == nil {
+		return []span{{}}, nil
+	}
+	now := l.now()
+	young, old := now.Add(-mirrorAge), now.Add(-mirrorKeeps)
+	complete, err := l.mirroredUntil(ctx, organizationID)
+	if err != nil {
+		return nil, err
+	}
+	if complete.Before(young) {
+		young = complete // the mirror lags that far: the authoritative store has the rest
+	}
+	if !young.After(old) {
+		return []span{{}}, nil
+	}
+	return []span{{from: young}, {from: old, to: young, mirror: true}, {to: old}}, nil
+}
+
+// mirroredUntil is the time before which the mirror has every entry of the organization.
+func (l *Log) mirroredUntil(ctx context.Context, organizationID string) (time.Time, error) {
+	var head, copied int64
+	var at time.Time
+	err := l.pool.QueryRow(ctx, `
+		SELECT c.seq, coalesce(m.seq, 0), coalesce(m.at, 'epoch') FROM audit_chains c LEFT JOIN audit_mirrored m USING (organization_id)
+		WHERE organization_id = $1`, organizationID).Scan(&head, &copied, &at)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && head == copied:
+		return l.now(), nil
+	case err != nil:
+		return time.Time{}, fmt.Errorf("read the mirror's state: %w", err)
+	}
+	return at, nil
+}
+
+// Read hands the entries of a query to fn in order, from the stores that answer for
+// its range, as one list.
+func (l *Log) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
+	spans, err := l.spans(ctx, q.OrganizationID)
+	if err != nil {
+		return err
+	}
+	if q.Ascending {
+		for i, j := 0, len(spans)-1; i < j; i, j = i+1, j-1 {
+			spans[i], spans[j] = spans[j], spans[i]
+		}
+	}
+	left := q.Limit
+	for _, s := range spans {
+		for _, part := range windows(q, s) {
+			part.Limit = left
+			count, err := l.readSpan(ctx, part, s.mirror, fn)
+			if err != nil {
+				return err
+			}
+			if left -= count; q.Limit > 0 && left <= 0 {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// readSpan reads one stretch. A mirror that fails before its first entry is passed
+// over: the authoritative store has what retention has left.
+func (l *Log) readSpan(ctx context.Context, q Query, fromMirror bool, fn func(*Entry) error) (count int, err error) {
+	counted := func(e *Entry) error {
+		count++
+		return fn(e)
+	}
+	if fromMirror {
+		err = l.mirror.Read(ctx, q, counted)
+		if err == nil || count > 0 || ctx.Err() != nil {
+			return count, err
+		}
+		slog.Warn("audit mirror not readable, the authoritative store answers", "error", err)
+	}
+	return count, stream(ctx, l.pool, table, q, counted)
+}
+
+// windows narrows the query to the span and cuts a limited one into stretches that
+// grow: most pages end in the first, which touches few partitions.
+func windows(q Query, s span) []Query {
+	q.Since, q.Until = later(q.Since, s.from), earlier(q.Until, s.to)
+	if q.After != nil {
+		// A page goes on where the one before ended: nothing beyond is looked at.
+		if q.Ascending {
+			q.Since = later(q.Since, q.After.At)
+		} else {
+			q.Until = earlier(q.Until, q.After.At.Add(time.Millisecond))
+		}
+	}
+	if !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until) {
+		return nil
+	}
+	if q.Limit == 0 {
+		return []Query{q}
+	}
+	var out []Query
+	for length := 31 * 24 * time.Hour; len(out) < 3; length *= 4 {
+		part := q
+		if q.Ascending {
+			if q.Since.IsZero() {
+				break // no beginning to grow from
+			}
+			part.Until = earlier(q.Until, q.Since.Add(length))
+			q.Since = part.Until
+		} else {
+			until := q.Until
+			if until.IsZero() {
+				until = time.Now().Add(24 * time.Hour)
+			}
+			part.Since = later(q.Since, until.Add(-length))
+			q.Until = part.Since
+		}
+		out = append(out, part)
+		if !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until) {
+			return out
+		}
+	}
+	return append(out, q)
+}
+
+// later and earlier treat zero as open.
+func later(a, b time.Time) time.Time {
+	if a.IsZero() || b.After(a) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+// Find reads one entry of an organization by its id; ok is false when there is none.
+func (l *Log) Find(ctx context.Context, organizationID, id string) (e Entry, ok bool, err error) {
+	id = strings.ToLower(id)
+	at, ok := timeOf(id)
+	if !ok {
+		return Entry{}, false, nil
+	}
+	q := Query{OrganizationID: organizationID, Since: at, Until: at.Add(time.Millisecond)}
+	sql, args := q.build(table)
+	rows, err := l.pool.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("find entry: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scan)
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("find entry: %w", err)
+	}
+	for _, each := range found {
+		if each.ID == id {
+			return each, true, nil
+		}
+	}
+	if l.mirror == nil || l.now().Sub(at) < mirrorAge {
+		return Entry{}, false, nil
+	}
+	if e, ok, err = l.mirror.Find(ctx, organizationID, id); err != nil {
+		slog.Warn("audit mirror not readable, an entry may be missed", "error", err)
+		return Entry{}, false, nil
+	}
+	return e, ok, nil
+}
+
+// timeOf is when the entry with the id was created: ids are UUIDv7 of that time.
+func timeOf(id string) (time.Time, bool) {
+	parsed, err := uuid.Parse(id)
+	if err != nil || len(id) != 36 || parsed.Version() != 7 {
+		return time.Time{}, false
+	}
+	var ms int64
+	for _, b := range parsed[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return time.UnixMilli(ms).UTC(), true
+}

@@ -1,0 +1,393 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"skerry/writeplane/commit"
+)
+
+// logAt stores entries as Append does, but at other times: one per time given.
+func (tr *trail) logAt(t testing.TB, times ...time.Time) {
+	t.Helper()
+	for _, at := range times {
+		if _, err := tr.db.Owner.Exec(t.Context(), `SELECT audit_make_month($1)`, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := tr.db.App.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	end, err := lockHead(t.Context(), tx, tr.organization)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range times {
+		end.seq++
+		e, err := newEntry(commit.Origin{}, commit.Entry{OrganizationID: tr.organization, ProjectID: tr.project, Actor: commit.Actor{ID: "user-1"}, Action: "switch.flag.created",
+			ResourceType: "flag", ResourceID: fmt.Sprint(end.seq)}, end.seq, at.UTC().Truncate(time.Millisecond), end.tier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Hash = e.chained(end.hash)
+		end.hash = e.Hash
+		if err := insert(t.Context(), tx, []Entry{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (tr *trail) mirrored(t testing.TB) (*Log, *PostgresMirror, *Mirrorer) {
+	t.Helper()
+	mirror, err := OpenPostgresMirror(t.Context(), tr.db.Owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewLog(tr.db.App, mirror), mirror, NewMirrorer(tr.db.App, mirror, prometheus.NewRegistry())
+}
+
+func copyAll(t testing.TB, m *Mirrorer) {
+	t.Helper()
+	for {
+		more, err := m.Round(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+func seqs(t testing.TB, l *Log, q Query) []int64 {
+	t.Helper()
+	out := []int64{}
+	if err := l.Read(t.Context(), q, func(e *Entry) error { out = append(out, e.Seq); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func days(n float64) time.Time { return time.Now().Add(-time.Duration(n * 24 * float64(time.Hour))) }
+
+func TestRangeThatStraddlesThirtyDaysIsOneList(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "enterprise")
+	tr.logAt(t, days(2000), days(1000), days(700), days(400), days(100), days(40), days(31), days(29), days(3), days(0))
+	log, _, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	// What each store answers for can be told apart by taking it away from the other.
+	if _, err := tr.db.Owner.Exec(t.Context(), `DELETE FROM skerry_audit_mirror.entries WHERE seq IN (1, 2, 8, 9, 10)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.db.Owner.Exec(t.Context(), `DELETE FROM audit_entries WHERE seq IN (3, 4, 5, 6, 7)`); err != nil {
+		t.Fatal(err)
+	}
+	all := []int64{10, 9, 8, 7, 6, 5, 4, 3, 2, 1}
+	q := Query{OrganizationID: tr.organization}
+	if got := seqs(t, log, q); !slices.Equal(got, all) {
+		t.Errorf("newest first: %v", got)
+	}
+	q.Ascending = true
+	slices.Reverse(all)
+	if got := seqs(t, log, q); !slices.Equal(got, all) {
+		t.Errorf("oldest first: %v", got)
+	}
+	for _, ascending := range []bool{false, true} {
+		for limit := 1; limit <= 4; limit++ {
+			q := Query{OrganizationID: tr.organization, Limit: limit, Ascending: ascending}
+			var paged []int64
+			for {
+				var last *Position
+				count := 0
+				err := log.Read(t.Context(), q, func(e *Entry) error {
+					paged, last, count = append(paged, e.Seq), &Position{e.CreatedAt, e.Seq}, count+1
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if count < limit {
+					break
+				}
+				q.After = last
+			}
+			want := slices.Clone(all)
+			if !ascending {
+				slices.Reverse(want)
+			}
+			if !slices.Equal(paged, want) {
+				t.Errorf("pages of %d, ascending %v: %v", limit, ascending, paged)
+			}
+		}
+	}
+	for _, c := range []struct {
+		since, until time.Time
+		want         []int64
+	}{
+		{days(50), days(1), []int64{9, 8, 7, 6}},
+		{days(39), time.Time{}, []int64{10, 9, 8, 7}},
+		{time.Time{}, days(500), []int64{3, 2, 1}},
+		{days(35), days(35), []int64{}},
+	} {
+		for _, limit := range []int{0, 100} {
+			if got := seqs(t, log, Query{OrganizationID: tr.organization, Since: c.since, Until: c.until, Limit: limit}); !slices.Equal(got, c.want) {
+				t.Errorf("%v to %v, limit %d: %v, want %v", c.since, c.until, limit, got, c.want)
+			}
+		}
+	}
+}
+
+func TestSinceIsInclusiveAndUntilExclusive(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	base := days(1).Truncate(time.Second)
+	tr.logAt(t, base, base.Add(time.Millisecond), base.Add(time.Millisecond), base.Add(2*time.Millisecond))
+	log := NewLog(tr.db.App, nil)
+	got := seqs(t, log, Query{OrganizationID: tr.organization, Since: base.Add(time.Millisecond), Until: base.Add(2 * time.Millisecond)})
+	if !slices.Equal(got, []int64{3, 2}) {
+		t.Error(got)
+	}
+}
+
+func counted(t testing.TB, c prometheus.Counter) float64 {
+	t.Helper()
+	var metric dto.Metric
+	if err := c.Write(&metric); err != nil {
+		t.Fatal(err)
+	}
+	return metric.GetCounter().GetValue()
+}
+
+// brokenMirror is a mirror whose database is away.
+type brokenMirror struct{ Mirror }
+
+var errAway = errors.New("away")
+
+func (brokenMirror) Write(context.Context, []Entry) error                  { return errAway }
+func (brokenMirror) Read(context.Context, Query, func(*Entry) error) error { return errAway }
+func (brokenMirror) Find(context.Context, string, string) (Entry, bool, error) {
+	return Entry{}, false, errAway
+}
+
+func TestMirrorThatFailsIsCountedRepairedLaterAndNotMissed(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "enterprise")
+	tr.logAt(t, days(100), days(50), days(1))
+	_, mirror, _ := tr.mirrored(t)
+	registry := prometheus.NewRegistry()
+	failing := NewMirrorer(tr.db.App, brokenMirror{mirror}, registry)
+	if _, err := failing.Round(t.Context()); !errors.Is(err, errAway) {
+		t.Fatal(err)
+	}
+	if got := counted(t, failing.failures); got != 1 {
+		t.Errorf("%v failures counted", got)
+	}
+	want := []int64{3, 2, 1}
+	// Nothing is mirrored yet: the authoritative store answers for the old range too.
+	log := NewLog(tr.db.App, mirror)
+	if got := seqs(t, log, Query{OrganizationID: tr.organization}); !slices.Equal(got, want) {
+		t.Errorf("before the repair: %v", got)
+	}
+	whole := NewMirrorer(tr.db.App, mirror, prometheus.NewRegistry())
+	copyAll(t, whole)
+	if got := counted(t, whole.copied); got != 3 {
+		t.Errorf("%v entries copied", got)
+	}
+	// And when it cannot be read.
+	if got := seqs(t, NewLog(tr.db.App, brokenMirror{mirror}), Query{OrganizationID: tr.organization}); !slices.Equal(got, want) {
+		t.Errorf("unreadable: %v", got)
+	}
+	// Copying again what is there already changes nothing.
+	if _, err := tr.db.Owner.Exec(t.Context(), `UPDATE audit_mirrored SET seq = 0, at = 'epoch'`); err != nil {
+		t.Fatal(err)
+	}
+	copyAll(t, whole)
+	var count int
+	if err := tr.db.Owner.QueryRow(t.Context(), `SELECT count(*) FROM skerry_audit_mirror.entries`).Scan(&count); err != nil || count != 3 {
+		t.Errorf("%d entries in the mirror, %v", count, err)
+	}
+}
+
+func TestRetentionDropsMonthsAndLeavesAnchors(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "hobby")
+	tr.logAt(t, days(400), days(399), days(200), days(1))
+	// Upgraded for a while: entries of two classes along one chain.
+	if _, err := tr.db.App.Exec(t.Context(), `UPDATE organizations SET tier = 'pro'`); err != nil {
+		t.Fatal(err)
+	}
+	tr.logAt(t, days(1), days(0.5))
+	other := &trail{db: tr.db, commits: tr.commits}
+	other.organization, other.project = tr.found(t, "enterprise")
+	other.logAt(t, days(400), days(1))
+
+	log, mirror, mirrorer := tr.mirrored(t)
+	keeper := NewKeeper(tr.db.Owner, mirror)
+	if err := keeper.Keep(t.Context()); !errors.Is(err, errUnmirrored) {
+		t.Fatalf("a month was dropped before the mirror had it: %v", err)
+	}
+	copyAll(t, mirrorer)
+	for range 2 {
+		if err := keeper.Keep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := func(organization string) []int64 {
+		rows, err := tr.db.App.Query(t.Context(), `SELECT seq FROM audit_entries WHERE organization_id = $1 ORDER BY seq`, organization)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := stored(tr.organization); !slices.Equal(got, []int64{4, 5, 6}) {
+		t.Errorf("hobby keeps 90 days: %v", got)
+	}
+	if got := stored(other.organization); !slices.Equal(got, []int64{1, 2}) {
+		t.Errorf("enterprise keeps 7 years: %v", got)
+	}
+	for _, organization := range []string{tr.organization, other.organization} {
+		if verdict, err := log.Verify(t.Context(), organization); err != nil || !verdict.OK {
+			t.Errorf("%+v, %v", verdict, err)
+		}
+	}
+	// The mirror keeps two years on every tier.
+	if got := seqs(t, log, Query{OrganizationID: tr.organization}); !slices.Equal(got, []int64{6, 5, 4, 3, 2, 1}) {
+		t.Errorf("with the mirror: %v", got)
+	}
+	// The chain goes on over the gap, and the gap hides nothing.
+	tr.logMany(t, 1)
+	if verdict, _ := log.Verify(t.Context(), tr.organization); !verdict.OK || verdict.Entries != 4 {
+		t.Errorf("%+v", verdict)
+	}
+	if _, err := tr.db.Owner.Exec(t.Context(), `DELETE FROM audit_entries WHERE organization_id = $1 AND seq = 4`, tr.organization); err != nil {
+		t.Fatal(err)
+	}
+	if verdict, _ := log.Verify(t.Context(), tr.organization); verdict.OK || *verdict.FirstBrokenSeq != 4 {
+		t.Errorf("an entry right behind the anchors is gone: %+v", verdict)
+	}
+}
+
+func TestMirrorDropsWhatIsOlderThanTwoYears(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "enterprise")
+	tr.logAt(t, days(1000), days(600), days(1))
+	log, mirror, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	if err := NewKeeper(tr.db.Owner, mirror).Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var count int
+	if err := tr.db.Owner.QueryRow(t.Context(), `SELECT count(*) FROM skerry_audit_mirror.entries`).Scan(&count); err != nil || count != 2 {
+		t.Errorf("%d entries in the mirror, %v", count, err)
+	}
+	if got := seqs(t, log, Query{OrganizationID: tr.organization}); !slices.Equal(got, []int64{3, 2, 1}) {
+		t.Errorf("what is older than the mirror reads the authoritative store: %v", got)
+	}
+}
+
+func TestVerifyNamesTheFirstBrokenEntry(t *testing.T) {
+	t.Parallel()
+	seven := func(n int64) *int64 { return &n }
+	for name, c := range map[string]struct {
+		tamper string
+		first  *int64
+		left   int64
+	}{
+		"untouched":                {`SELECT 1`, nil, 7},
+		"an action altered":        {`UPDATE audit_entries SET action = 'x' WHERE seq = 3`, seven(3), 7},
+		"a snapshot altered":       {`UPDATE audit_entries SET after = '{"n":4.0}' WHERE seq = 4`, seven(4), 7},
+		"an actor removed":         {`UPDATE audit_entries SET actor_email = NULL WHERE seq = 2`, seven(2), 7},
+		"a project changed":        {`UPDATE audit_entries SET project_id = NULL WHERE seq = 5`, seven(5), 7},
+		"an id changed":            {`UPDATE audit_entries SET id = gen_random_uuid() WHERE seq = 5`, seven(5), 7},
+		"a time moved":             {`UPDATE audit_entries SET created_at = created_at + interval '1 microsecond' WHERE seq = 7`, seven(7), 7},
+		"a class changed":          {`UPDATE audit_entries SET retention = 'hobby' WHERE seq = 6`, seven(6), 7},
+		"the hash rewritten":       {`UPDATE audit_entries SET hash = '\x00' WHERE seq = 6`, seven(6), 7},
+		"the first deleted":        {`DELETE FROM audit_entries WHERE seq = 1`, seven(1), 6},
+		"a middle one deleted":     {`DELETE FROM audit_entries WHERE seq = 4`, seven(4), 6},
+		"the tail deleted":         {`DELETE FROM audit_entries WHERE seq >= 6`, seven(6), 5},
+		"all deleted":              {`DELETE FROM audit_entries`, seven(1), 0},
+		"two exchanged":            {`UPDATE audit_entries SET seq = CASE seq WHEN 2 THEN 5 ELSE 2 END WHERE seq IN (2, 5)`, seven(2), 7},
+		"times exchanged":          {`UPDATE audit_entries a SET created_at = b.created_at FROM audit_entries b WHERE (a.seq, b.seq) IN ((3, 6), (6, 3))`, seven(3), 7},
+		"one copied":               {`INSERT INTO audit_entries SELECT * FROM audit_entries WHERE seq = 3`, seven(3), 8},
+		"one added at the end":     {`INSERT INTO audit_entries SELECT organization_id, 8, id, project_id, actor_id, actor_email, action, resource_type, resource_id, before, after, metadata, created_at + interval '1 second', retention, hash FROM audit_entries WHERE seq = 7`, seven(8), 8},
+		"tail and head taken back": {`WITH d AS (DELETE FROM audit_entries WHERE seq = 7) UPDATE audit_chains SET seq = 6`, seven(6), 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTrail(t, "pro")
+			start := days(2).Truncate(time.Second)
+			var times []time.Time
+			for i := range 7 {
+				times = append(times, start.Add(time.Duration(i)*time.Minute))
+			}
+			tr.logAt(t, times...)
+			if name == "an actor removed" || name == "a snapshot altered" {
+				tr = newTrail(t, "pro")
+				tr.logMany(t, 7) // with email and snapshots, at times of their own
+			}
+			if _, err := tr.db.Owner.Exec(t.Context(), c.tamper); err != nil {
+				t.Fatal(err)
+			}
+			got, err := NewLog(tr.db.App, nil).Verify(t.Context(), tr.organization)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Entries != c.left || got.OK != (c.first == nil) || (c.first != nil && (got.FirstBrokenSeq == nil || *got.FirstBrokenSeq != *c.first)) {
+				first := "none"
+				if got.FirstBrokenSeq != nil {
+					first = fmt.Sprint(*got.FirstBrokenSeq)
+				}
+				t.Errorf("ok %v, %d entries, first broken %s; want %v", got.OK, got.Entries, first, c.first)
+			}
+		})
+	}
+}
+
+func TestFiltersNarrowTheList(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.log(t, commit.Entry{ProjectID: tr.project, Action: "switch.flag.created", ResourceType: "flag", ResourceID: "1"},
+		commit.Entry{Action: "member.invited", ResourceType: "member", ResourceID: "2"},
+		commit.Entry{ProjectID: tr.project, Action: "switch.flag.halted", ResourceType: "flag", ResourceID: "3", Actor: commit.Actor{ID: "system:halt-webhook"}},
+		commit.Entry{ProjectID: tr.project, Action: "switchboard.made", ResourceType: "switchboard", ResourceID: "4"})
+	log := NewLog(tr.db.App, nil)
+	for name, c := range map[string]struct {
+		q    Query
+		want []int64
+	}{
+		"project":       {Query{Projects: []string{tr.project}}, []int64{4, 3, 1}},
+		"projects":      {Query{Projects: []string{tr.project, tr.organization}}, []int64{4, 3, 1}},
+		"actor":         {Query{ActorID: "system:halt-webhook"}, []int64{3}},
+		"action":        {Query{Action: ParsePattern("switch.flag.created")}, []int64{1}},
+		"prefix":        {Query{Action: ParsePattern("switch.*")}, []int64{3, 1}},
+		"no wildcard":   {Query{Action: ParsePattern("switch.%")}, []int64{}},
+		"everything":    {Query{Action: ParsePattern("*")}, []int64{4, 3, 2, 1}},
+		"type":          {Query{ResourceType: ParsePattern("flag")}, []int64{3, 1}},
+		"type prefix":   {Query{ResourceType: ParsePattern("switch*")}, []int64{4}},
+		"all of them":   {Query{Projects: []string{tr.project}, ActorID: "user-1", Action: ParsePattern("switch.*"), ResourceType: ParsePattern("flag")}, []int64{1}},
+		"injected text": {Query{Action: ParsePattern("' OR 1=1 --")}, []int64{}},
+	} {
+		c.q.OrganizationID = tr.organization
+		if got := seqs(t, log, c.q); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skerry/writeplane/postgres"
+)
+
+// Mirrorer copies entries to the mirror, behind the mutations and in the order of
+// each chain. What could not be written stays behind the cursor and is written the
+// next time: a failure costs time, never an entry.
+type Mirrorer struct {
+	pool     *pgxpool.Pool
+	mirror   Mirror
+	copied   prometheus.Counter
+	failures prometheus.Counter
+}
+
+const (
+	mirrorEvery = 2 * time.Second
+	mirrorRetry = 30 * time.Second
+	mirrorBatch = 500
+	mirrorRound = 200 // organizations a round
+)
+
+// NewMirrorer returns the copier on the application's pool.
+func NewMirrorer(pool *pgxpool.Pool, mirror Mirror, registry prometheus.Registerer) *Mirrorer {
+	m := &Mirrorer{pool: pool, mirror: mirror,
+		copied:   prometheus.NewCounter(prometheus.CounterOpts{Name: "skerry_audit_mirror_entries_total", Help: "Audit entries copied to the query mirror."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "skerry_audit_mirror_failures_total", Help: "Failed attempts to copy audit entries to the query mirror; each is repeated until it succeeds."}),
+	}
+	registry.MustRegister(m.copied, m.failures)
+	return m
+}
+
+// Run copies until ctx ends.
+func (m *Mirrorer) Run(ctx context.Context) error {
+	for {
+		wait := mirrorEvery
+		more, err := m.Round(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			slog.Warn("audit mirror lags, will be tried again", "error", err)
+			wait = mirrorRetry
+		case more:
+			continue
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Round copies one batch of each chain that is behind; more tells that some still are.
+func (m *Mirrorer) Round(ctx context.Context) (more bool, err error) {
+	rows, err := m.pool.Query(ctx, `
+		SELECT c.organization_id FROM audit_chains c LEFT JOIN audit_mirrored m USING (organization_id)
+		WHERE c.seq > coalesce(m.seq, 0) ORDER BY coalesce(m.at, 'epoch') LIMIT $1`, mirrorRound)
+	if err != nil {
+		return false, fmt.Errorf("list chains behind: %w", err)
+	}
+	behind, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return false, fmt.Errorf("list chains behind: %w", err)
+	}
+	more = len(behind) == mirrorRound
+	var faults []error
+	for _, organizationID := range behind {
+		full, err := m.chain(ctx, organizationID)
+		if err != nil {
+			m.failures.Inc()
+			faults = append(faults, err)
+			if len(faults) >= 3 {
+				break // the mirror is away; it need not be asked once for each chain
+			}
+		}
+		more = more || full
+	}
+	return more, errors.Join(faults...)
+}
+
+// chain copies a chain's next batch and moves its cursor. The cursor's row lock keeps
+// other processes off the same chain.
+func (m *Mirrorer) chain(ctx context.Context, organizationID string) (full bool, err error) {
+	if _, err := m.pool.Exec(ctx, `INSERT INTO audit_mirrored (organization_id, seq, at) VALUES ($1, 0, 'epoch') ON CONFLICT DO NOTHING`, organizationID); err != nil {
+		return false, fmt.Errorf("begin the mirror's cursor: %w", err)
+	}
+	err = postgres.InTx(ctx, m.pool, func(tx pgx.Tx) error {
+		var done Position
+		err := tx.QueryRow(ctx, `SELECT seq, at FROM audit_mirrored WHERE organization_id = $1 FOR UPDATE SKIP LOCKED`, organizationID).Scan(&done.Seq, &done.At)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil // another process is at it
+		}
+		if err != nil {
+			return fmt.Errorf("read the mirror's cursor: %w", err)
+		}
+		q := Query{OrganizationID: organizationID, Since: done.At, After: &done, Ascending: true, Limit: mirrorBatch}
+		sql, args := q.build(table)
+		rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+		if err != nil {
+			return fmt.Errorf("read entries to mirror: %w", err)
+		}
+		batch, err := pgx.CollectRows(rows, scan)
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		if err := m.mirror.Write(ctx, batch); err != nil {
+			return fmt.Errorf("write to the mirror: %w", err)
+		}
+		last := batch[len(batch)-1]
+		_, err = tx.Exec(ctx, `UPDATE audit_mirrored SET seq = $2, at = $3 WHERE organization_id = $1`, organizationID, last.Seq, last.CreatedAt)
+		if err != nil {
+			return fmt.Errorf("move the mirror's cursor: %w", err)
+		}
+		m.copied.Add(float64(len(batch)))
+		full = len(batch) == mirrorBatch
+		return nil
+	})
+	return full, err
+}

@@ -1,0 +1,161 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// PostgresMirror is a Mirror in a schema of its own, in the central database or in
+// another one by its own pool. It makes and keeps its tables itself.
+type PostgresMirror struct{ pool *pgxpool.Pool }
+
+// mirrorTable is the log's shape without its chains: partitions by month.
+const (
+	mirrorTable  = "skerry_audit_mirror.entries"
+	mirrorSchema = `
+CREATE SCHEMA IF NOT EXISTS skerry_audit_mirror;
+CREATE TABLE IF NOT EXISTS skerry_audit_mirror.entries (
+    organization_id uuid NOT NULL,
+    seq             bigint NOT NULL,
+    id              uuid NOT NULL,
+    project_id      uuid,
+    actor_id        text NOT NULL,
+    actor_email     text,
+    action          text COLLATE "C" NOT NULL,
+    resource_type   text COLLATE "C" NOT NULL,
+    resource_id     text NOT NULL,
+    before          json,
+    after           json,
+    metadata        json NOT NULL,
+    created_at      timestamptz NOT NULL,
+    retention       text NOT NULL,
+    hash            bytea NOT NULL,
+    PRIMARY KEY (organization_id, created_at, seq)
+) PARTITION BY RANGE (created_at);
+CREATE INDEX IF NOT EXISTS entries_by_project ON skerry_audit_mirror.entries (organization_id, project_id, created_at, seq);
+CREATE INDEX IF NOT EXISTS entries_by_actor ON skerry_audit_mirror.entries (organization_id, actor_id, created_at, seq);
+CREATE INDEX IF NOT EXISTS entries_by_action ON skerry_audit_mirror.entries (organization_id, action, created_at, seq);
+CREATE INDEX IF NOT EXISTS entries_by_type ON skerry_audit_mirror.entries (organization_id, resource_type, created_at, seq)`
+	mirrorLock = 0x6175646974 // "audit": one process at a time changes the mirror's tables
+)
+
+// OpenPostgresMirror makes the schema where it is not there yet. pool logs in as a
+// role that may create it.
+func OpenPostgresMirror(ctx context.Context, pool *pgxpool.Pool) (*PostgresMirror, error) {
+	m := &PostgresMirror{pool: pool}
+	err := m.exclusively(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, mirrorSchema, pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open audit mirror: %w", err)
+	}
+	return m, nil
+}
+
+func (m *PostgresMirror) exclusively(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(mirrorLock)); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+}
+
+// Write implements Mirror.
+func (m *PostgresMirror) Write(ctx context.Context, entries []Entry) error {
+	months := map[time.Time]bool{}
+	for i := range entries {
+		at := entries[i].CreatedAt.UTC()
+		months[time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)] = true
+	}
+	for month := range months {
+		if err := m.makeMonth(ctx, month); err != nil {
+			return err
+		}
+	}
+	batch := &pgx.Batch{}
+	for i := range entries {
+		e := &entries[i]
+		batch.Queue(`INSERT INTO `+mirrorTable+` (organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
+				before, after, metadata, created_at, retention, hash)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11::text::json, $12::text::json, $13, $14, $15) ON CONFLICT DO NOTHING`,
+			e.OrganizationID, e.Seq, e.ID, e.ProjectID, e.ActorID, e.ActorEmail, e.Action, e.ResourceType, e.ResourceID,
+			text(e.Before), text(e.After), text(e.Metadata), e.CreatedAt, e.Retention, e.Hash)
+	}
+	if err := pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() }); err != nil {
+		return fmt.Errorf("write entries: %w", err)
+	}
+	return nil
+}
+
+// makeMonth makes a month's partition unless it is there.
+func (m *PostgresMirror) makeMonth(ctx context.Context, month time.Time) error {
+	name := "skerry_audit_mirror.entries_" + month.Format("200601")
+	var there bool
+	if err := m.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, name).Scan(&there); err != nil || there {
+		return err
+	}
+	err := m.exclusively(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s PARTITION OF %s FOR VALUES FROM ('%s') TO ('%s')`,
+			name, mirrorTable, month.Format(time.RFC3339), month.AddDate(0, 1, 0).Format(time.RFC3339)))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("make month: %w", err)
+	}
+	return nil
+}
+
+// Read implements Mirror.
+func (m *PostgresMirror) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
+	return stream(ctx, m.pool, mirrorTable, q, fn)
+}
+
+// Find implements Mirror.
+func (m *PostgresMirror) Find(ctx context.Context, organizationID, id string) (found Entry, ok bool, err error) {
+	at, ok := timeOf(id)
+	if !ok {
+		return Entry{}, false, nil
+	}
+	ok = false
+	q := Query{OrganizationID: organizationID, Since: at, Until: at.Add(time.Millisecond)}
+	err = m.Read(ctx, q, func(e *Entry) error {
+		if e.ID == id {
+			found, ok = *e, true
+		}
+		return nil
+	})
+	return found, ok, err
+}
+
+// Keep implements Mirror: it drops the months that ended before the time.
+func (m *PostgresMirror) Keep(ctx context.Context, before time.Time) error {
+	rows, err := m.pool.Query(ctx, `
+		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = to_regclass($1)`, mirrorTable)
+	if err != nil {
+		return fmt.Errorf("list the mirror's months: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("list the mirror's months: %w", err)
+	}
+	var faults []error
+	for _, name := range names {
+		month, err := time.Parse("entries_200601", name)
+		if err != nil || month.AddDate(0, 1, 0).After(before) {
+			continue
+		}
+		faults = append(faults, m.exclusively(ctx, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `DROP TABLE IF EXISTS skerry_audit_mirror.`+pgx.Identifier{name}.Sanitize())
+			return err
+		}))
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,139 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Query says which entries of one organization are wanted, in which order.
+type Query struct {
+	OrganizationID string
+	// Projects the entries must belong to; nil means all of the organization, its own
+	// entries included.
+	Projects     []string
+	ActorID      string
+	Action       Pattern
+	ResourceType Pattern
+	Since, Until time.Time // inclusive and exclusive; zero means open
+	After        *Position // where the page before ended
+	Ascending    bool      // oldest first
+	Limit        int       // 0 means all
+}
+
+// Pattern matches a text exactly, or by its beginning. The zero Pattern matches all.
+type Pattern struct {
+	Text   string
+	Prefix bool
+}
+
+// ParsePattern reads a filter: `switch.*` means everything that begins with `switch.`.
+func ParsePattern(filter string) Pattern {
+	if before, ok := strings.CutSuffix(filter, "*"); ok {
+		return Pattern{Text: before, Prefix: true}
+	}
+	return Pattern{Text: filter}
+}
+
+func (p Pattern) all() bool { return p.Text == "" }
+
+// Position is an entry's place in its chain: times never fall along it.
+type Position struct {
+	At  time.Time `json:"at"`
+	Seq int64     `json:"seq"`
+}
+
+const columns = `organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
+	before::text, after::text, metadata::text, created_at, retention, hash`
+
+// build is the query's SQL over a table of the log's shape.
+func (q Query) build(table string) (string, []any) {
+	var b strings.Builder
+	args := []any{}
+	arg := func(v any) string {
+		args = append(args, v)
+		return fmt.Sprintf("$%d", len(args))
+	}
+	fmt.Fprintf(&b, "SELECT %s FROM %s WHERE organization_id = %s", columns, table, arg(q.OrganizationID))
+	switch {
+	case len(q.Projects) == 1:
+		fmt.Fprintf(&b, " AND project_id = %s", arg(q.Projects[0]))
+	case q.Projects != nil:
+		fmt.Fprintf(&b, " AND project_id = ANY(%s::uuid[])", arg(q.Projects))
+	}
+	if q.ActorID != "" {
+		fmt.Fprintf(&b, " AND actor_id = %s", arg(q.ActorID))
+	}
+	for column, pattern := range map[string]Pattern{"action": q.Action, "resource_type": q.ResourceType} {
+		switch {
+		case pattern.all():
+		case pattern.Prefix:
+			fmt.Fprintf(&b, " AND %s ^@ %s", column, arg(pattern.Text))
+		default:
+			fmt.Fprintf(&b, " AND %s = %s", column, arg(pattern.Text))
+		}
+	}
+	if !q.Since.IsZero() {
+		fmt.Fprintf(&b, " AND created_at >= %s", arg(q.Since))
+	}
+	if !q.Until.IsZero() {
+		fmt.Fprintf(&b, " AND created_at < %s", arg(q.Until))
+	}
+	order, past := "DESC", "<"
+	if q.Ascending {
+		order, past = "ASC", ">"
+	}
+	if q.After != nil {
+		fmt.Fprintf(&b, " AND (created_at, seq) %s (%s, %s)", past, arg(q.After.At), arg(q.After.Seq))
+	}
+	fmt.Fprintf(&b, " ORDER BY created_at %s, seq %s", order, order)
+	if q.Limit > 0 {
+		fmt.Fprintf(&b, " LIMIT %s", arg(q.Limit))
+	}
+	return b.String(), args
+}
+
+// stream runs the query over a table and hands each entry to fn, one at a time. The
+// statement is planned with its values, so that only the partitions of its range of
+// time are looked at; a prepared plan would be made for all of them.
+func stream(ctx context.Context, pool *pgxpool.Pool, table string, q Query, fn func(*Entry) error) error {
+	sql, args := q.build(table)
+	rows, err := pool.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	if err != nil {
+		return fmt.Errorf("read entries: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		entry, err := scan(rows)
+		if err != nil {
+			return fmt.Errorf("read entries: %w", err)
+		}
+		if err := fn(&entry); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read entries: %w", err)
+	}
+	return nil
+}
+
+func scan(row pgx.CollectableRow) (e Entry, err error) {
+	var before, after *string
+	var metadata string
+	err = row.Scan(&e.OrganizationID, &e.Seq, &e.ID, &e.ProjectID, &e.ActorID, &e.ActorEmail, &e.Action, &e.ResourceType, &e.ResourceID,
+		&before, &after, &metadata, &e.CreatedAt, &e.Retention, &e.Hash)
+	if before != nil {
+		e.Before = []byte(*before)
+	}
+	if after != nil {
+		e.After = []byte(*after)
+	}
+	e.Metadata = []byte(metadata)
+	e.CreatedAt = e.CreatedAt.UTC()
+	return e, err
+}
