@@ -33,6 +33,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"skerry/pkg/dirlock"
 	"skerry/pkg/natsserver"
 	"skerry/pkg/serve"
@@ -217,12 +219,14 @@ func startServers(ctx context.Context, cfg Config) (*servers, error) {
 	s := &servers{postgresURL: cfg.PostgresURL, natsURL: cfg.NATSURL}
 	failed := make(chan error, 1)
 	go func() {
+		if s.natsURL != "" {
+			failed <- reachNATS(s.natsURL)
+			return
+		}
 		var err error
-		if s.natsURL == "" {
-			s.nats, err = natsserver.Start(natsserver.Config{Dir: filepath.Join(cfg.Data, "nats"), Log: slog.Default()})
-			if err == nil {
-				s.natsURL = s.nats.URL()
-			}
+		s.nats, err = natsserver.Start(natsserver.Config{Dir: filepath.Join(cfg.Data, "nats"), Log: slog.Default()})
+		if err == nil {
+			s.natsURL = s.nats.URL()
 		}
 		failed <- err
 	}()
@@ -238,6 +242,17 @@ func startServers(ctx context.Context, cfg Config) (*servers, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// reachNATS tells at once of a wrong address. The planes would wait for a
+// server that is away, which is right for them and unhelpful here.
+func reachNATS(address string) error {
+	conn, err := nats.Connect(address, nats.Timeout(3*time.Second))
+	if err != nil {
+		return fmt.Errorf("reach NATS at %s: %w", hostOf(address), err)
+	}
+	conn.Close()
+	return nil
 }
 
 func (s *servers) stop() {

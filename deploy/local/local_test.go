@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"skerry/pkg/natsserver/natstest"
 )
 
 // childEnv makes the test binary be `skerry up` on the folder it names.
@@ -300,6 +302,22 @@ func TestKilledWhileStartingIsTakenUp(t *testing.T) {
 	killed.kill()
 	r := up(t, data)
 	checkFirstStart(t, r)
+}
+
+func TestServersThatCannotBeReachedAreNamed(t *testing.T) {
+	t.Parallel()
+	base := Config{Data: t.TempDir(), Edges: 1, ListenEdge: "127.0.0.1:0", ListenWritePlane: "127.0.0.1:0", Out: io.Discard, Program: "skerry"}
+	// The other server is given too, so that the test starts none.
+	base.NATSURL, base.PostgresURL = "nats://secret@127.0.0.1:1", "postgres://u:secret@127.0.0.1:1/d"
+	err := Run(t.Context(), base)
+	if want := "reach NATS at 127.0.0.1:1: nats: no servers available for connection"; err == nil || err.Error() != want {
+		t.Errorf("Run: %v, want %q", err, want)
+	}
+	base.NATSURL = natstest.New(t).URL
+	err = Run(t.Context(), base)
+	if err == nil || !strings.HasPrefix(err.Error(), "reach postgres at 127.0.0.1:1: ") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Run: %v, want one that names the address and no secret", err)
+	}
 }
 
 func TestConfigNamesTheFlag(t *testing.T) {
