@@ -1,0 +1,258 @@
+package intake
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/andybalholm/brotli"
+	kgzip "github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/valyala/fasthttp"
+
+	"skerry/edgenode/front"
+	"skerry/pkg/event"
+)
+
+var (
+	errTooLarge = errors.New("body is too large")
+	errEncoding = errors.New("unknown content encoding")
+	errBusy     = errors.New("too many large requests at once")
+)
+
+const (
+	// inMemory is the largest body that is read whole; a larger one is checked in a window and spooled.
+	inMemory = 1 << 20
+	// free is the largest body that takes nothing of the memory budget: the server's own buffers are as large.
+	free = 64 << 10
+	// What a streamed request holds: the part that was read ahead, the parser's window and four unfinished blocks, of
+	// which one may hold an operation of half a megabyte.
+	streamCost = inMemory + event.WindowBytes + 2<<20
+)
+
+// coding is a content encoding that is understood.
+type coding uint8
+
+const (
+	identity coding = iota
+	gzipped
+	zstandard
+	brotlied
+	codings
+)
+
+// costs is the memory of a decoder: its window, mostly.
+var costs = [codings]int64{gzipped: 64 << 10, zstandard: maxZstdWindow + 1<<20, brotlied: 10 << 20}
+
+// maxZstdWindow is what every decoder has to understand, after RFC 8878.
+const maxZstdWindow = 8 << 20
+
+func codingOf(ctx *fasthttp.RequestCtx) (coding, error) {
+	switch name := ctx.Request.Header.Peek("Content-Encoding"); string(bytes.ToLower(bytes.TrimSpace(name))) {
+	case "", "identity":
+		return identity, nil
+	case "gzip", "x-gzip":
+		return gzipped, nil
+	case "zstd":
+		return zstandard, nil
+	case "br":
+		return brotlied, nil
+	}
+	return identity, errEncoding
+}
+
+// memory is the budget of all requests together.
+type memory struct {
+	limit int64
+	used  atomic.Int64
+}
+
+func (m *memory) take(n int64) bool {
+	if m.used.Add(n) > m.limit {
+		m.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+// body reads a request's body: as it comes, bounded, decoded, bounded again.
+type body struct {
+	m      *Module
+	ctx    *fasthttp.RequestCtx
+	coding coding
+	taken  int64 // of the memory budget
+	raw    raw
+	dec    io.Reader // decoder over raw, or nil
+	give   func()    // returns the decoder to its pool
+	plain  int64     // decoded bytes
+	fault  error     // of decoding: the body is none
+}
+
+func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx) error {
+	c, err := codingOf(ctx)
+	if err != nil {
+		return err
+	}
+	length := int64(ctx.Request.Header.ContentLength())
+	if length > m.cfg.MaxBodyBytes {
+		return errTooLarge
+	}
+	*b = body{m: m, ctx: ctx, coding: c, raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, left: m.cfg.MaxBodyBytes}}
+	cost := costs[c]
+	switch {
+	case length < 0 || length > inMemory || (c != identity && length > free):
+		cost += streamCost
+	case length > free:
+		cost += 2 * length
+	}
+	if !m.memory.take(cost) {
+		return errBusy
+	}
+	b.taken = cost
+	if b.raw.src == nil {
+		b.raw.src = bytes.NewReader(ctx.Request.Body())
+	}
+	b.dec, b.give = m.coders.open(c, &b.raw)
+	return nil
+}
+
+func (b *body) end() {
+	if b.give != nil {
+		b.give()
+		b.give = nil
+	}
+	b.m.memory.used.Add(-b.taken)
+	b.taken = 0
+}
+
+// Read yields decoded bytes. Faults of the coding are event.ErrBody.
+func (b *body) Read(p []byte) (int, error) {
+	src := b.dec
+	if src == nil {
+		src = &b.raw
+	}
+	n, err := src.Read(p)
+	b.plain += int64(n)
+	switch {
+	case b.raw.err != nil:
+		return n, b.raw.err
+	case b.plain > b.m.cfg.MaxBodyBytes:
+		return n, errTooLarge
+	case err != nil && err != io.EOF:
+		return n, event.ErrBody
+	}
+	return n, err
+}
+
+// drain reads what is left, so that the sender, who is still sending, gets the answer.
+func (b *body) drain() {
+	if b.raw.src != nil && b.raw.err == nil && !b.raw.done {
+		_, _ = io.Copy(io.Discard, &b.raw) // whatever ends it, ends it
+	}
+}
+
+// raw is the body as it comes over the connection.
+type raw struct {
+	ctx    *fasthttp.RequestCtx
+	src    io.Reader
+	length int64 // announced, or negative
+	left   int64 // before it is too large
+	read   int64
+	done   bool
+	err    error // the connection's, or errTooLarge
+}
+
+func (r *raw) Read(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	if r.done {
+		return 0, io.EOF
+	}
+	n, err := r.src.Read(p)
+	r.read += int64(n)
+	switch {
+	case r.read > r.left:
+		r.err = errTooLarge
+	case err == io.EOF && r.length >= 0 && r.read < r.length:
+		r.err = event.ErrBody // cut off; nobody is left to hear it
+	case err == io.EOF:
+		r.done = true
+		front.Consumed(r.ctx)
+	case err != nil:
+		r.err = event.ErrBody
+	}
+	if r.err != nil {
+		return n, r.err
+	}
+	return n, err
+}
+
+// decoders keeps decoders for reuse: making one costs more than decoding a usual body.
+type decoders struct{ gzip, zstd, brotli sync.Pool }
+
+// open returns a decoder of src, nil for none, and what to do with it afterwards.
+func (d *decoders) open(c coding, src io.Reader) (io.Reader, func()) {
+	switch c {
+	case gzipped:
+		z, ok := d.gzip.Get().(*kgzip.Reader)
+		if !ok {
+			z = new(kgzip.Reader)
+		}
+		return &lazyGzip{z: z, src: src}, func() { d.gzip.Put(z) }
+	case zstandard:
+		z, ok := d.zstd.Get().(*zstd.Decoder)
+		if !ok {
+			var err error
+			z, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+				zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(maxZstdWindow))
+			if err != nil {
+				panic("BUG: options of the zstd decoder: " + err.Error())
+			}
+		}
+		if err := z.Reset(src); err != nil {
+			return faulty{err}, func() {}
+		}
+		return z, func() {
+			_ = z.Reset(nil) // forgets the source
+			d.zstd.Put(z)
+		}
+	case brotlied:
+		z, ok := d.brotli.Get().(*brotli.Reader)
+		if !ok {
+			z = brotli.NewReader(nil)
+		}
+		if err := z.Reset(src); err != nil {
+			return faulty{err}, func() {}
+		}
+		return z, func() { d.brotli.Put(z) }
+	}
+	return nil, nil
+}
+
+type faulty struct{ err error }
+
+func (f faulty) Read([]byte) (int, error) { return 0, f.err }
+
+// lazyGzip reads the header at the first Read, where its fault can be told.
+type lazyGzip struct {
+	z     *kgzip.Reader
+	src   io.Reader
+	begun bool
+}
+
+func (l *lazyGzip) Read(p []byte) (int, error) {
+	if !l.begun {
+		l.begun = true
+		if err := l.z.Reset(l.src); err != nil {
+			if err == io.EOF {
+				err = gzip.ErrHeader // an empty body is no gzip
+			}
+			return 0, err
+		}
+	}
+	return l.z.Read(p)
+}
