@@ -24,9 +24,12 @@ import (
 
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
+	"skerry/edgenode/handshake"
+	"skerry/edgenode/ofrep"
 	"skerry/edgenode/pulse"
 	"skerry/edgenode/relay"
 	"skerry/edgenode/store"
+	"skerry/edgenode/stream"
 	"skerry/edgenode/view"
 	"skerry/pkg/dirlock"
 	"skerry/pkg/serve"
@@ -44,6 +47,7 @@ type Config struct {
 	NATS           string         // URL of the streams
 	NATSOptions    []nats.Option  // credentials and TLS
 	WritePlane     string         // base address of the write plane
+	PublicURL      string         // where clients reach this edge; "" means what each request says of itself
 	TrustedProxies []netip.Prefix // who may say in X-Forwarded-For whom they forward for
 	Limits         front.Limits
 	State          store.Config // Dir is set here
@@ -94,6 +98,9 @@ type Edge struct {
 	relay     *relay.Relay
 	centre    *pulse.Centre
 	pulse     *pulse.Handler
+	handshake *handshake.Module
+	ofrep     *ofrep.Module
+	stream    *stream.Module
 	metrics   *metrics
 	listener  net.Listener
 	operator  net.Listener
@@ -128,6 +135,7 @@ func New(config Config) (_ *Edge, err error) {
 	// State, downwards.
 	e.metrics = newMetrics(e)
 	config.Views.Hooks.Pulse = pulse.Compile
+	config.Views.Hooks.Decisions = handshake.Compile
 	e.views = view.New(config.Views)
 	if e.disk, err = store.Open(config.State, e.stored); err != nil {
 		return nil, err
@@ -152,6 +160,9 @@ func New(config Config) (_ *Edge, err error) {
 		return nil, err
 	}
 	e.pulse = pulse.New(pulse.Config{Gate: e.gate, Partial: e.centre.Partial, Log: config.Log})
+	e.handshake = handshake.New(e.gate, pulse.Tag)
+	e.ofrep = ofrep.New(e.gate, ofrep.Config{PublicURL: config.PublicURL})
+	e.stream = stream.New(e.gate, e.views, stream.Config{})
 	return e, nil
 }
 
@@ -193,6 +204,7 @@ func (e *Edge) Run(ctx context.Context) error {
 		g.Add("follower "+lane.String(), e.followers[lane].Run)
 	}
 	g.Add("staleness", e.watchStaleness)
+	g.Add("change streams", e.stream.Run)
 	g.Add("operator", func(ctx context.Context) error {
 		return serve.HTTP(ctx, e.operator, e.operatorHandler(), serve.Limits{})
 	})

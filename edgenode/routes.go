@@ -150,5 +150,17 @@ func (e *Edge) routes() []route {
 	return []route{
 		{"/api/pulse/surveys", map[string]handler{"GET": e.pulse.List}},
 		{"/api/pulse/surveys/*", map[string]handler{"GET": e.pulse.Bundle}},
+
+		{"/api/v1/handshake", map[string]handler{"GET": alone(e.handshake.Get), "POST": alone(e.handshake.Post)}},
+		{"/api/switch/decisions", map[string]handler{"GET": alone(e.handshake.Flags)}},
+		{"/api/config/values", map[string]handler{"GET": alone(e.handshake.Items)}},
+		{"/ofrep/v1/evaluate/flags", map[string]handler{"POST": alone(e.ofrep.Bulk)}},
+		{"/ofrep/v1/evaluate/flags/*", map[string]handler{"POST": e.ofrep.Single}},
+		{"/api/v1/stream", map[string]handler{"GET": alone(e.stream.Serve)}},
 	}
+}
+
+// alone is the handler of a path without a parameter.
+func alone(h fasthttp.RequestHandler) handler {
+	return func(ctx *fasthttp.RequestCtx, _ []byte) { h(ctx) }
 }
