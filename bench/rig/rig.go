@@ -145,6 +145,9 @@ func (p *Process) Stderr() string { return p.stderr.String() }
 // CPU is the processor time that the process has used so far.
 func (p *Process) CPU() (time.Duration, error) { return CPU(p.PID()) }
 
+// Memory is the process's resident set in bytes.
+func (p *Process) Memory() (int64, error) { return Memory(p.PID()) }
+
 const ticksPerSecond = 100 // USER_HZ, which is 100 on every Linux that Go supports
 
 // CPU is the processor time, user and system, of a process with all its threads.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -67,7 +68,7 @@ func (s *Stage) AddSurveys(ctx context.Context, p Project, count int) (surveyID 
 			},
 		}
 		var made struct {
-			Survey struct{ ID string } `json:"survey"`
+			Survey struct{ ID string } `json:"survey"` // of the bundle
 		}
 		if err := s.Manage(ctx, http.MethodPost, "/api/v1/pulse/surveys?project_id="+p.ID, body, &made); err != nil {
 			return "", err
@@ -96,23 +97,115 @@ func (s *Stage) Manage(ctx context.Context, method, path string, body, out any) 
 		return err
 	}
 	request.Header.Set("Authorization", "Bearer "+s.Credentials.Tokens["owner"])
+	return send(request, out)
+}
+
+// Questions lists the ids of a survey's questions in order.
+func (s *Stage) Questions(ctx context.Context, surveyID string) ([]string, error) {
+	var bundle struct {
+		Questions []struct{ ID string } `json:"questions"`
+	}
+	if err := s.Manage(ctx, http.MethodGet, "/api/v1/pulse/surveys/"+surveyID, nil, &bundle); err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(bundle.Questions))
+	for i, q := range bundle.Questions {
+		ids[i] = q.ID
+	}
+	return ids, nil
+}
+
+// BulkFlags makes flags bulk-0… without rules, many at a time.
+func (s *Stage) BulkFlags(ctx context.Context, p Project, count int) error {
+	const together = 8
+	next := make(chan int)
+	faults := make(chan error, together)
+	for range together {
+		go func() {
+			var failed error
+			for i := range next {
+				if failed == nil {
+					failed = s.Manage(ctx, http.MethodPost, "/api/v1/switch/flags?project_id="+p.ID, map[string]any{
+						"environment": "live", "key": fmt.Sprintf("bulk-%d", i), "kind": "boolean", "default_value": "false",
+					}, nil)
+				}
+			}
+			faults <- failed
+		}()
+	}
+	for i := range count {
+		next <- i
+	}
+	close(next)
+	var failed error
+	for range together {
+		failed = errors.Join(failed, <-faults)
+	}
+	return failed
+}
+
+// AddItem makes a config item and returns its id and its first version's.
+func (s *Stage) AddItem(ctx context.Context, p Project, key string) (itemID, versionID string, err error) {
+	var made struct {
+		Item    struct{ ID string } `json:"item"`
+		Version struct{ ID string } `json:"version"`
+	}
+	err = s.Manage(ctx, http.MethodPost, "/api/v1/config/items?project_id="+p.ID, map[string]any{
+		"environment": "live", "key": key, "type": "int", "default_value": "12",
+	}, &made)
+	return made.Item.ID, made.Version.ID, err
+}
+
+// Rollback rolls an item back and returns the number of the version that this made.
+func (s *Stage) Rollback(ctx context.Context, itemID, versionID string) (int64, error) {
+	var done struct {
+		Version struct {
+			Number int64 `json:"version_number"`
+		} `json:"version"`
+	}
+	err := s.Manage(ctx, http.MethodPost, "/api/v1/config/items/"+itemID+"/rollback", map[string]any{"version_id": versionID}, &done)
+	return done.Version.Number, err
+}
+
+// Halt halts a flag as automation does, by the project's key.
+func (s *Stage) Halt(ctx context.Context, p Project, flag, reason string) error {
+	body, err := json.Marshal(map[string]string{"flag_key": flag, "reason": reason})
+	if err != nil {
+		return fmt.Errorf("marshal halt: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Credentials.WritePlane+"/api/switch/halt-webhook", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("X-Api-Key", p.Key)
+	return send(request, nil)
+}
+
+// Resume ends a halt.
+func (s *Stage) Resume(ctx context.Context, p Project, flag string) error {
+	return s.Manage(ctx, http.MethodPost, "/api/v1/switch/flags/"+flag+"/resume?project_id="+p.ID, map[string]string{"environment": "live"}, nil)
+}
+
+// send makes a request and decodes a successful answer into out, which may be nil.
+func send(request *http.Request, out any) error {
+	what := request.Method + " " + request.URL.Path
 	response, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	if response.StatusCode > 299 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, answer)
+		return fmt.Errorf("%s: %s: %s", what, response.Status, answer)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

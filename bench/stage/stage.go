@@ -61,6 +61,7 @@ type Credentials struct {
 // Edge is an edge process.
 type Edge struct {
 	*rig.Process
+	ID              string
 	Address         string // host:port for everybody
 	OperatorAddress string
 	args            []string
@@ -133,7 +134,7 @@ func (s *Stage) AddEdge(ctx context.Context) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Edge{Address: address, OperatorAddress: operator, args: []string{
+	e := &Edge{ID: name, Address: address, OperatorAddress: operator, args: []string{
 		"edge", "--id", name, "--data", filepath.Join(s.dir, name), "--listen", address, "--listen-operator", operator,
 		"--nats-url", s.Credentials.NATSURL, "--writeplane-url", s.Credentials.WritePlane,
 	}}

@@ -42,6 +42,8 @@ type root struct {
 	Migrate    migrateCommand    `cmd:"" group:"process" help:"Bring the database to this program's schema."`
 	Bootstrap  bootstrapCommand  `cmd:"" group:"process" help:"Make the first organization, project and owner in an empty database."`
 
+	Bench benchCommands `cmd:"" group:"process" help:"Measure this machine, or compare two measurements."`
+
 	Flags       flagsCommands      `cmd:"" group:"admin" help:"List, halt and resume feature flags."`
 	ConfigItems configCommands     `cmd:"" name:"config" group:"admin" help:"List remote config items and their versions, roll back."`
 	Projects    projectCommands    `cmd:"" group:"admin" help:"List and create projects."`
@@ -57,6 +59,9 @@ type logging struct {
 	Format string `enum:"text,json" default:"text" help:"Form of log lines: text or json."`
 	Level  string `enum:"debug,info,warn,error" default:"info" help:"Least level to log: debug, info, warn or error."`
 }
+
+// buildVersion is which program this is, as the linker was told.
+type buildVersion string
 
 // Streams are a command's ends.
 type Streams struct {
@@ -95,7 +100,7 @@ func Run(ctx context.Context, args []string, streams Streams, version string) in
 				code = exit
 			}
 		}()
-		code = parseAndRun(ctx, parser, &cli, args, streams)
+		code = parseAndRun(ctx, parser, &cli, args, streams, buildVersion(version))
 	}()
 	return code
 }
@@ -103,7 +108,7 @@ func Run(ctx context.Context, args []string, streams Streams, version string) in
 // exited unwinds the stack when kong has answered --help or --version.
 type exited struct{}
 
-func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []string, streams Streams) int {
+func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []string, streams Streams, version buildVersion) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
@@ -123,7 +128,7 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 	}
 	slog.SetDefault(logger)
 	parsed.BindTo(ctx, (*context.Context)(nil))
-	err = parsed.Run(streams)
+	err = parsed.Run(streams, version)
 	var usage usageError
 	switch {
 	case err == nil:

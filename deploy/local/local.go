@@ -38,6 +38,7 @@ import (
 	"skerry/pkg/dirlock"
 	"skerry/pkg/natsserver"
 	"skerry/pkg/serve"
+	"skerry/writeplane/webhooks/target"
 )
 
 // Config says what to run and where.
@@ -54,6 +55,8 @@ type Config struct {
 	// PostgresURL and NATSURL name servers to use in place of private ones.
 	PostgresURL string
 	NATSURL     string
+	// Webhooks is what webhooks may reach besides public https addresses.
+	Webhooks target.Config
 	// NoDemo leaves out the demo data. An organization, a project, keys and
 	// tokens are made all the same.
 	NoDemo bool

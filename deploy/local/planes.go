@@ -56,6 +56,7 @@ func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) 
 		Postgres:       postgres.Config{URL: under.postgresURL},
 		NATS:           under.natsURL,
 		TrustedProxies: loopback,
+		Webhooks:       cfg.Webhooks,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write plane: %w", err)

@@ -1,0 +1,193 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"skerry/bench/load"
+	"skerry/bench/report"
+	"skerry/bench/stage"
+)
+
+// coldstart kills the centre and an edge, and times the edge's first right answer
+// after it is started again alone.
+func coldstart(ctx context.Context, b *bench) error {
+	edge, project, err := b.ownEdge(ctx, "bench coldstart")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = edge.Stop(stopTime) }()
+	const documents = 10_000
+	b.say("making %d flags", documents)
+	if err := b.stage.BulkFlags(ctx, project, documents); err != nil {
+		return err
+	}
+	if err := b.stage.Settled(ctx, edge); err != nil {
+		return err
+	}
+	request := load.Render("POST", "/ofrep/v1/evaluate/flags/bulk-5000", edge.Address,
+		map[string]string{"X-Api-Key": project.Key, "Content-Type": "application/json"}, []byte(`{"context":{"targetingKey":"u"}}`))
+	if ok, err := contains(edge, request, []byte(`"value"`)); err != nil || !ok {
+		return fmt.Errorf("before the cold start the edge does not serve the flag (%w)", err)
+	}
+	b.stage.KillCentre()
+	f := report.Figure{Scenario: "coldstart", Name: "first answer of a killed edge, centre gone", Unit: "s", LowerIsBetter: true, Target: 1,
+		Note: fmt.Sprintf("%d documents; from the start of the process", documents)}
+	for range b.config.Repetitions {
+		edge.Kill()
+		began := time.Now()
+		if err := b.stage.StartEdge(ctx, edge); err != nil {
+			return err
+		}
+		if ok, err := contains(edge, request, []byte(`"value"`)); err != nil || !ok {
+			return fmt.Errorf("after the cold start the edge does not serve the flag (%w)", err)
+		}
+		f.Values = append(f.Values, time.Since(began).Seconds())
+	}
+	b.add(f)
+	return b.stage.StartCentre(ctx)
+}
+
+// memory fills an edge with projects and reads them all.
+func memory(ctx context.Context, b *bench) error {
+	edge, err := b.stage.AddEdge(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = edge.Stop(stopTime) }()
+	const projects, flags = 1000, 100
+	b.say("making %d projects with %d flags each", projects, flags)
+	made := make([]stage.Project, projects)
+	for i := range made {
+		if made[i], err = b.stage.NewProject(ctx, fmt.Sprintf("bench memory %d", i)); err != nil {
+			return err
+		}
+	}
+	for _, p := range made {
+		if err := b.stage.BulkFlags(ctx, p, flags); err != nil {
+			return err
+		}
+	}
+	if err := b.stage.Settled(ctx, edge); err != nil {
+		return err
+	}
+	turn := func(worker int) load.Source {
+		requests := make([][]byte, projects)
+		for i, p := range made {
+			requests[i] = load.Render("GET", fmt.Sprintf("/api/v1/handshake?distinct_id=user-%d", worker), edge.Address, map[string]string{"X-Api-Key": p.Key}, nil)
+		}
+		next := worker * projects / readConns
+		return func() []byte { next++; return requests[next%projects] }
+	}
+	result, err := load.Run(ctx, load.Plan{Address: edge.Address, Requests: turn, Conns: readConns, Length: 2 * b.config.Length, Progress: b.progress("memory")})
+	if err != nil {
+		return err
+	}
+	resident, err := edge.Memory()
+	if err != nil {
+		return err
+	}
+	f := report.Figure{Scenario: "memory", Name: "edge, 1,000 projects × 100 flags, under reads", Unit: "MB", Values: []float64{float64(resident) / (1 << 20)},
+		LowerIsBetter: true, Target: 256, Latency: report.Quantiles(result.Latency), Note: fmt.Sprintf("%.0f handshakes/s over all projects meanwhile", result.Throughput())}
+	if !result.OnlyStatus(200) {
+		f.Invalid = fmt.Sprintf("answers %v, %d without one (%s)", result.Statuses, result.Errors, result.Error)
+	}
+	b.add(f)
+	return nil
+}
+
+// mixed plays a day's shape on one edge at a fixed rate: reads, events, submissions
+// and changes together, each with its own latency.
+func mixed(ctx context.Context, b *bench) error {
+	edge, project, err := b.ownEdge(ctx, "bench mixed")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = edge.Stop(stopTime) }()
+	surveyID, err := b.stage.AddSurveys(ctx, project, 3)
+	if err != nil {
+		return err
+	}
+	if err := b.stage.AddFlags(ctx, project, 20); err != nil {
+		return err
+	}
+	questions, err := b.stage.Questions(ctx, surveyID)
+	if err != nil {
+		return err
+	}
+	if err := b.stage.Settled(ctx, edge); err != nil {
+		return err
+	}
+	rate := b.config.Rate
+	if rate == 0 {
+		rate = 10_000
+	}
+	fresh := newUsers(edge.Address, project.Key)
+	track := trackRequest(edge, project)
+	answer := load.Render("POST", "/api/pulse/responses", edge.Address, map[string]string{"X-Api-Key": project.Key, "Content-Type": "application/json"},
+		fmt.Appendf(nil, `{"survey_id":%q,"answers":{%q:9}}`, surveyID, questions[0]))
+	streams := []struct {
+		name     string
+		share    float64
+		status   int
+		requests func(int) load.Source
+	}{
+		{"handshakes", 0.6, 200, fresh.handshake},
+		{"events", 0.37, 200, func(worker int) load.Source { return counting(track, worker) }},
+		{"submissions", 0.03, 201, load.Same(answer)},
+	}
+	ctx, stop := context.WithCancel(ctx)
+	changed := make(chan error, 1)
+	go func() { changed <- b.keepChanging(ctx, project) }()
+	results := make(chan error, len(streams))
+	figures := make([]report.Figure, len(streams))
+	for i, s := range streams {
+		go func() {
+			result, err := load.Run(ctx, load.Plan{Address: edge.Address, Requests: s.requests, Conns: 16, Warmup: b.config.Warmup, Length: 3 * b.config.Length, Rate: rate * s.share})
+			if err == nil {
+				figures[i] = report.Figure{Scenario: "mixed", Name: s.name, Unit: "requests/s", Values: []float64{result.Throughput()},
+					Latency: report.Quantiles(result.Latency), PerSecond: result.PerSec[:len(result.PerSec)-1]}
+				if !result.OnlyStatus(s.status) {
+					figures[i].Invalid = fmt.Sprintf("answers %v, %d without one (%s)", result.Statuses, result.Errors, result.Error)
+				}
+			}
+			results <- err
+		}()
+	}
+	for range streams {
+		if fault := <-results; fault != nil && err == nil {
+			err = fault
+		}
+	}
+	stop()
+	if fault := <-changed; fault != nil && err == nil {
+		err = fault
+	}
+	for _, f := range figures {
+		b.add(f)
+	}
+	return err
+}
+
+// keepChanging halts and resumes a flag twice a second until ctx ends.
+func (b *bench) keepChanging(ctx context.Context, p stage.Project) error {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for halted := false; ; halted = !halted {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		var err error
+		if halted {
+			err = b.stage.Resume(ctx, p, "flag-000")
+		} else {
+			err = b.stage.Halt(ctx, p, "flag-000", "mixed load")
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"skerry/bench"
+	"skerry/bench/baseline"
+	"skerry/bench/report"
+)
+
+type benchCommands struct {
+	Run       benchCommand     `cmd:"" default:"withargs" help:"Measure this machine: all scenarios, or those named by --scenario."`
+	List      benchList        `cmd:"" help:"List the scenarios."`
+	Compare   benchCompare     `cmd:"" help:"Tell what changed between two saved reports beyond the noise."`
+	Yardstick yardstickCommand `cmd:"" hidden:""`
+}
+
+type benchCommand struct {
+	Scenario    []string      `help:"Scenarios to run, separated by commas; see skerry bench list." placeholder:"NAME"`
+	Length      time.Duration `help:"Counted time of one measurement." default:"5s"`
+	Warmup      time.Duration `help:"Time before it that is not counted." default:"1s"`
+	Repetitions int           `help:"How often each figure is measured." default:"3"`
+	Rate        float64       `help:"Requests a second where a scenario sends at a fixed rate; 0 takes the scenario's own."`
+	Edges       int           `help:"Edges of scenarios with several." default:"3"`
+	JSON        string        `name:"json" help:"File to save the report in, for skerry bench compare." type:"path" placeholder:"FILE"`
+	HTML        string        `name:"html" help:"File to save the report in as one page with plots." type:"path" placeholder:"FILE"`
+}
+
+// Run measures. The centre and the edges are processes of their own, started from
+// this binary in a temporary folder and ended afterwards.
+func (cmd *benchCommand) Run(ctx context.Context, streams Streams, version buildVersion) error {
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	config := bench.Config{
+		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
+		Scenarios: cmd.Scenario, Length: cmd.Length, Warmup: cmd.Warmup, Repetitions: cmd.Repetitions, Rate: cmd.Rate, Edges: cmd.Edges,
+		Out: streams.Out, Interactive: isTerminal(streams.Out), JSON: cmd.JSON, HTML: cmd.HTML,
+	}
+	if err := config.Validate(); err != nil {
+		return usageError{err}
+	}
+	return bench.Run(ctx, config)
+}
+
+type benchList struct{}
+
+// Run prints the scenarios.
+func (benchList) Run(streams Streams) error {
+	_, err := fmt.Fprint(streams.Out, bench.About())
+	return err
+}
+
+type benchCompare struct {
+	Before string `arg:"" help:"Report saved by --json." type:"path"`
+	After  string `arg:"" help:"A later one." type:"path"`
+}
+
+// Run compares.
+func (cmd *benchCompare) Run(streams Streams) error {
+	before, err := report.Load(cmd.Before)
+	if err != nil {
+		return err
+	}
+	after, err := report.Load(cmd.After)
+	if err != nil {
+		return err
+	}
+	return report.Compare(streams.Out, before, after)
+}
+
+type yardstickCommand struct{}
+
+// Run is the benchmark's own child process.
+func (yardstickCommand) Run(ctx context.Context, streams Streams) error {
+	return baseline.Serve(ctx, os.Stdin, streams.Out)
+}
+
+// isTerminal tells whether somebody watches.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
