@@ -200,7 +200,11 @@ func second(c net.Conn) (net.Conn, error) {
 				return nil, fmt.Errorf("duplicate connection: %w", err)
 			}
 			own, err := net.FileConn(file)
-			return own, errors.Join(err, file.Close())
+			if err = errors.Join(err, file.Close()); err != nil {
+				return nil, fmt.Errorf("duplicate connection: %w", err)
+			}
+			// What a reader does not take waits here, in the kernel's memory, so it is little.
+			return own, own.(*net.TCPConn).SetWriteBuffer(sendBuffer)
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
 		case interface{ UnsafeConn() net.Conn }:
@@ -210,6 +214,9 @@ func second(c net.Conn) (net.Conn, error) {
 		}
 	}
 }
+
+// sendBuffer is what the kernel may hold of a stream, in bytes (it takes twice that for its own needs).
+const sendBuffer = 8 << 10
 
 var ping = []byte(": ping\n\n")
 
