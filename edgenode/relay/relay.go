@@ -44,8 +44,8 @@ type Config struct {
 func (c Config) Validate() error {
 	u, err := url.Parse(c.WritePlane)
 	switch {
-	case err != nil:
-		return fmt.Errorf("write plane address: %w", err)
+	case err != nil: // its text would show the whole address, a password included
+		return errors.New("write plane address cannot be read")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Path != "" && u.Path != "/", u.RawQuery != "":
 		return fmt.Errorf("write plane address %q is not http(s)://host[:port]", u.Redacted())
 	}

@@ -1,0 +1,237 @@
+package front
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
+
+// start serves until the test ends and returns the address.
+func start(t *testing.T, handler fasthttp.RequestHandler, limits Limits) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, ln, handler, limits) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+// talk sends raw bytes and returns everything that comes back until the server closes the connection.
+func talk(t *testing.T, address, sent string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+	if _, err := io.WriteString(c, sent); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Errorf("%.80q: after %q: %v", sent, got, err)
+	}
+	return string(got)
+}
+
+func TestUnreadBodyIsNeverTheNextRequest(t *testing.T) {
+	t.Parallel()
+	var served atomic.Int64
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		served.Add(1)
+		ctx.SetStatusCode(401)
+	}, Limits{})
+	const hidden = "GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+	for name, request := range map[string]string{
+		"length":  fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s%s", 100_000, strings.Repeat("a", 9000), hidden),
+		"chunked": fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n%s", len(hidden), hidden, hidden),
+	} {
+		served.Store(0)
+		got := talk(t, address, request)
+		if served.Load() != 1 || strings.Count(got, "HTTP/1.1") != 1 || !strings.Contains(got, "Connection: close") {
+			t.Errorf("%s: %d requests were served: %q", name, served.Load(), got)
+		}
+	}
+}
+
+func TestAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
+	t.Parallel()
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		ctx.SetStatusCode(403)
+		ctx.SetBodyString("no")
+	}, Limits{})
+	for range 5 {
+		resp, err := http.Post("http://"+address, "application/json", bytes.NewReader(make([]byte, 20<<20)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != 403 || string(body) != "no" {
+			t.Errorf("%d %q %v", resp.StatusCode, body, err)
+		}
+	}
+}
+
+func TestRequestsThatCannotBeTrustedAreRefused(t *testing.T) {
+	t.Parallel()
+	var served atomic.Int64
+	address := start(t, func(ctx *fasthttp.RequestCtx) { served.Add(1) }, Limits{})
+	for name, c := range map[string]struct {
+		request string
+		status  string
+	}{
+		"length said two ways": {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"and the other way":    {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", "400"},
+		"two lengths":          {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "400"},
+		"length with a sign":   {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde", "400"},
+		"strange coding":       {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "400"},
+		"coding twice":         {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"two hosts":            {"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
+		"no request at all":    {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
+		"header too large":     {"GET / HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 20_000) + "\r\n\r\n", "431"},
+	} {
+		served.Store(0)
+		got := talk(t, address, c.request)
+		if !strings.HasPrefix(got, "HTTP/1.1 "+c.status+" ") || !strings.Contains(got, `{"error":"`) || served.Load() != 0 {
+			t.Errorf("%s: %d served, answer %q", name, served.Load(), got)
+		}
+	}
+}
+
+func TestBodyReadsWhatItMay(t *testing.T) {
+	t.Parallel()
+	const limit = 100_000
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		body, err := Body(ctx, nil, limit)
+		switch {
+		case errors.Is(err, ErrTooLarge):
+			ctx.SetStatusCode(413)
+		case err != nil:
+			ctx.SetStatusCode(400)
+		default:
+			ctx.SetBody(body)
+		}
+	}, Limits{})
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for _, size := range []int{0, 1, 8191, 8192, 8193, 70_000, limit, limit + 1, 3 * limit} {
+		for _, chunked := range []bool{false, true} {
+			want := bytes.Repeat([]byte("x"), size)
+			var from io.Reader = bytes.NewReader(want)
+			if chunked {
+				from = io.MultiReader(from) // of unknown length
+			}
+			resp, err := client.Post("http://"+address, "text/plain", from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case size > limit && resp.StatusCode != 413, size <= limit && (resp.StatusCode != 200 || !bytes.Equal(got, want)):
+				t.Errorf("%d bytes, chunked %v: %d with %d bytes", size, chunked, resp.StatusCode, len(got))
+			}
+		}
+	}
+}
+
+func TestConnectionIsKeptWhenTheBodyWasRead(t *testing.T) {
+	t.Parallel()
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		if _, err := Body(ctx, nil, 100); err != nil {
+			ctx.SetStatusCode(400)
+		}
+	}, Limits{})
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	r := bufio.NewReader(c)
+	for i, body := range []string{"Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "Content-Length: 0\r\n\r\n", "Content-Length: 3\r\n\r\nabc"} {
+		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\n"+body); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil || resp.StatusCode != 200 || resp.Close {
+			t.Fatalf("request %d: %v %v", i, resp, err)
+		}
+	}
+}
+
+func TestSlowHeaderIsGivenUp(t *testing.T) {
+	t.Parallel()
+	address := start(t, func(ctx *fasthttp.RequestCtx) { t.Error("served") }, Limits{Time: 100 * time.Millisecond})
+	if got := talk(t, address, "GET / HTTP/1.1\r\nHost: x\r\nA: "); got != "" && !strings.Contains(got, "408") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestClientThatTakesNothingIsGivenUp(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+			defer close(over)
+			for {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					return
+				}
+			}
+		})
+	}, Limits{Stall: 200 * time.Millisecond})
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-over
+}
+
+func TestPatienceGrowsWithTheBody(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		length int
+		want   time.Duration
+	}{
+		{-2, 30 * time.Second}, {0, 30 * time.Second}, {1000, 30 * time.Second}, {-1, time.Hour}, {32 << 20, 30*time.Second + 1024*time.Second},
+	} {
+		if got := patience(c.length, 30*time.Second); got != c.want {
+			t.Errorf("%d bytes: %s, want %s", c.length, got, c.want)
+		}
+	}
+}

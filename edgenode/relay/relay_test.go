@@ -1,0 +1,297 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"go.uber.org/goleak"
+
+	"skerry/edgenode/front"
+	"skerry/edgenode/gate"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
+
+// edge is a server that relays everything to the write plane, by its address.
+func edge(t *testing.T, writePlane string) string {
+	t.Helper()
+	g := gate.New(gate.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}})
+	r, err := New(Config{WritePlane: writePlane, ClientIP: g.ClientIP, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- front.Serve(ctx, ln, func(ctx *fasthttp.RequestCtx) { g.Begin(ctx); r.Handle(ctx) }, front.Limits{})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if n := r.InFlight(); n != 0 {
+			t.Errorf("%d requests are still counted", n)
+		}
+		r.Close()
+	})
+	return ln.Addr().String()
+}
+
+func writePlane(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// client keeps no connections, so that every test's goroutines end with it.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
+
+func do(t *testing.T, method, url string, body io.Reader, header ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(got)
+}
+
+func TestRequestAndAnswerPassUnchanged(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/problem")
+		w.Header().Set("ETag", `"7"`)
+		w.Header().Add("Set-Cookie", "a=1")
+		w.Header().Add("Set-Cookie", "b=2")
+		w.WriteHeader(418)
+		_, _ = fmt.Fprintf(w, "%s %s %s %s", r.Method, r.RequestURI, r.Header.Get("Authorization"), body)
+	}))
+	resp, got := do(t, "PATCH", "http://"+address+"/api/v1/x%2Fy/a..b?q=%20&&r", strings.NewReader("hello"), "Authorization", "Bearer t")
+	if got != "PATCH /api/v1/x%2Fy/a..b?q=%20&&r Bearer t hello" || resp.StatusCode != 418 {
+		t.Errorf("%d %q", resp.StatusCode, got)
+	}
+	if resp.Header.Get("ETag") != `"7"` || resp.Header.Get("Content-Type") != "application/problem" || len(resp.Header.Values("Set-Cookie")) != 2 {
+		t.Errorf("%v", resp.Header)
+	}
+}
+
+func TestWhoAsksIsSaidByTheEdgeAlone(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		for _, h := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "X-Request-Id", "Connection", "Secret", "Te", "Upgrade", "Keep-Alive", "Proxy-Authorization"} {
+			_, _ = fmt.Fprintf(w, "%s=%s;", h, strings.Join(r.Header.Values(h), "|"))
+		}
+	}))
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 9.9.9.9\r\nX-Real-Ip: 9.9.9.9\r\nForwarded: for=9.9.9.9\r\n"+
+		"X-Request-Id: mine-1\r\nConnection: Secret, keep-alive\r\nSecret: x\r\nTe: trailers\r\nUpgrade: h2c\r\nKeep-Alive: 9\r\nProxy-Authorization: x\r\n\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "X-Forwarded-For=127.0.0.1;X-Real-Ip=;Forwarded=;X-Request-Id=mine-1;Connection=;Secret=;Te=;Upgrade=;Keep-Alive=;Proxy-Authorization=;"
+	if string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if id := resp.Header.Values("X-Request-Id"); len(id) != 1 || id[0] != "mine-1" {
+		t.Errorf("the answer's id: %v", id)
+	}
+}
+
+func TestLargeBodiesStreamBothWays(t *testing.T) {
+	t.Parallel()
+	const size = 48 << 20
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		sum := sha256.New()
+		n, err := io.Copy(sum, r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("X-Sum", fmt.Sprintf("%d %x", n, sum.Sum(nil)))
+		for range size / (1 << 20) {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+	}))
+	for _, chunked := range []bool{false, true} {
+		sent := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+		var from io.Reader = bytes.NewReader(sent)
+		if chunked {
+			from = io.MultiReader(from)
+		}
+		resp, got := do(t, "POST", "http://"+address+"/", from)
+		if want := fmt.Sprintf("%d %x", size, sha256.Sum256(sent)); resp.Header.Get("X-Sum") != want || len(got) != size {
+			t.Errorf("chunked %v: sent %s, want %s; got %d bytes", chunked, resp.Header.Get("X-Sum"), want, len(got))
+		}
+	}
+}
+
+func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(413)
+		_, _ = io.WriteString(w, `{"error":"payload_too_large"}`)
+	}))
+	for range 5 {
+		resp, got := do(t, "POST", "http://"+address+"/", bytes.NewReader(make([]byte, 30<<20)))
+		if resp.StatusCode != 413 || got != `{"error":"payload_too_large"}` {
+			t.Errorf("%d %q", resp.StatusCode, got)
+		}
+	}
+}
+
+func TestAwayIs503AndUnknownFateIs502(t *testing.T) {
+	t.Parallel()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+	broken := writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = c.Close()
+	})
+	for _, c := range []struct {
+		name, method, writePlane string
+		status                   int
+		body                     string
+	}{
+		{"away, a write", "POST", "http://" + gone.Addr().String(), 503, `{"error":"Service temporarily unavailable"}`},
+		{"away, a read", "GET", "http://" + gone.Addr().String(), 503, `{"error":"Service temporarily unavailable"}`},
+		{"broke off, a write", "POST", broken, 502, `{"error":"bad_gateway","message":"the request was passed on and no answer came back: it may or may not have taken effect"}`},
+		{"broke off, a read", "GET", broken, 503, `{"error":"Service temporarily unavailable"}`},
+	} {
+		resp, got := do(t, c.method, "http://"+edge(t, c.writePlane)+"/", strings.NewReader("x"))
+		if resp.StatusCode != c.status || got != c.body || resp.Header.Get("Content-Type") != "application/json" || resp.Header.Get("X-Request-Id") == "" {
+			t.Errorf("%s: %d %q %v", c.name, resp.StatusCode, got, resp.Header)
+		}
+	}
+}
+
+func TestEventsArriveAsTheyAreSent(t *testing.T) {
+	t.Parallel()
+	more := make(chan struct{})
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 3 {
+			_, _ = io.WriteString(w, "data: x\n\n")
+			_ = http.NewResponseController(w).Flush()
+			<-more
+		}
+	}))
+	resp, err := client.Get("http://" + address + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	r := bufio.NewReader(resp.Body)
+	for range 3 {
+		if line, err := r.ReadString('\n'); err != nil || line != "data: x\n" {
+			t.Fatalf("%q %v", line, err)
+		}
+		_, _ = r.ReadString('\n')
+		more <- struct{}{}
+	}
+}
+
+// TestClientThatGoesAwayEndsItsRequest: while it uploads, while it waits, while it downloads.
+func TestClientThatGoesAwayEndsItsRequest(t *testing.T) {
+	t.Parallel()
+	began, ended := make(chan struct{}), make(chan struct{})
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		switch r.URL.Path {
+		case "/upload":
+			_, _ = io.Copy(io.Discard, r.Body)
+		case "/wait":
+			<-r.Context().Done()
+		case "/download":
+			for r.Context().Err() == nil {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					break
+				}
+			}
+		}
+		ended <- struct{}{}
+	}))
+	for _, c := range []struct{ path, request string }{
+		{"/upload", "POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 50_000)},
+		{"/wait", "GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"},
+		{"/download", "GET /download HTTP/1.1\r\nHost: x\r\n\r\n"},
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, c.request); err != nil {
+			t.Fatal(err)
+		}
+		<-began
+		_ = conn.Close()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s goes on without its client", c.path)
+		}
+	}
+}
+
+func TestAddressOfTheWritePlaneIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"", "localhost:8090", "ftp://x", "http://", "http://x/path", "http://x?y=z", "http://user:secret@%zz"} {
+		err := Config{WritePlane: bad}.Validate()
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
