@@ -12,8 +12,11 @@
 package flat
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 )
 
@@ -51,6 +54,12 @@ func (b *Builder) String(s string) uint32 {
 	return at
 }
 
+// Text is the string that String put at an offset.
+func (b *Builder) Text(at uint32) string {
+	size, n := binary.Uvarint(b.text[at:])
+	return string(b.text[int(at)+n : int(at)+n+int(size)])
+}
+
 // U32 appends numbers to a section.
 func (b *Builder) U32(section int, numbers ...uint32) {
 	for _, n := range numbers {
@@ -59,7 +68,9 @@ func (b *Builder) U32(section int, numbers ...uint32) {
 }
 
 // Append appends raw bytes to a section.
-func (b *Builder) Append(section int, p []byte) { b.sections[section] = append(b.sections[section], p...) }
+func (b *Builder) Append(section int, p []byte) {
+	b.sections[section] = append(b.sections[section], p...)
+}
 
 // Len is the present length of a section in bytes.
 func (b *Builder) Len(section int) int { return len(b.sections[section]) }
@@ -69,26 +80,30 @@ var ErrTooLarge = errors.New("the lookup form would exceed 4 GiB")
 
 // Bytes returns the finished table.
 func (b *Builder) Bytes() ([]byte, error) {
+	var out bytes.Buffer
+	_, err := b.WriteTo(&out)
+	return out.Bytes(), err
+}
+
+// WriteTo writes the finished table without holding a second copy of it.
+func (b *Builder) WriteTo(w io.Writer) (int64, error) {
 	all := append(append([][]byte{}, b.sections...), b.text)
-	size := magicSize + 4 + 8*len(all)
+	head := binary.LittleEndian.AppendUint32([]byte(b.magic), uint32(len(all)))
 	for _, s := range all {
-		if len(s) > math.MaxUint32 {
-			return nil, ErrTooLarge
+		if len(s) > math.MaxUint32 || b.full {
+			return 0, ErrTooLarge
 		}
-		size += len(s)
+		head = binary.LittleEndian.AppendUint64(head, uint64(len(s)))
 	}
-	if b.full {
-		return nil, ErrTooLarge
+	written := int64(0)
+	for _, p := range append([][]byte{head}, all...) {
+		n, err := w.Write(p)
+		written += int64(n)
+		if err != nil {
+			return written, fmt.Errorf("write table: %w", err)
+		}
 	}
-	out := append(make([]byte, 0, size), b.magic...)
-	out = binary.LittleEndian.AppendUint32(out, uint32(len(all)))
-	for _, s := range all {
-		out = binary.LittleEndian.AppendUint64(out, uint64(len(s)))
-	}
-	for _, s := range all {
-		out = append(out, s...)
-	}
-	return out, nil
+	return written, nil
 }
 
 // Table reads what a Builder wrote. It never writes, so goroutines may share it.
