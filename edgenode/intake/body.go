@@ -88,7 +88,6 @@ type body struct {
 	dec    io.Reader // decoder over raw, or nil
 	give   func()    // returns the decoder to its pool
 	plain  int64     // decoded bytes
-	fault  error     // of decoding: the body is none
 }
 
 func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx) error {
