@@ -173,15 +173,24 @@ func TestLargeBodiesStreamBothWays(t *testing.T) {
 
 func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
 	t.Parallel()
+	answered := make(chan struct{})
 	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(413)
-		_, _ = io.WriteString(w, `{"error":"payload_too_large"}`)
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		const body = `{"error":"payload_too_large"}`
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		<-answered
+		_ = c.Close()
 	}))
-	for range 5 {
+	for range 3 {
 		resp, got := do(t, "POST", "http://"+address+"/", bytes.NewReader(make([]byte, 30<<20)))
 		if resp.StatusCode != 413 || got != `{"error":"payload_too_large"}` {
 			t.Errorf("%d %q", resp.StatusCode, got)
 		}
+		answered <- struct{}{}
 	}
 }
 
