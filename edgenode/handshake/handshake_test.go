@@ -21,7 +21,9 @@ import (
 
 func TestMain(m *testing.M) { edgetest.Main(m) }
 
-func pulseTag(*view.Environment) []byte { return []byte(`W/"pulse"`) }
+var ofPulse = []byte(`W/"pulse"`)
+
+func pulseTag(*view.Environment) []byte { return ofPulse }
 
 // edge is a World with the module behind a real server.
 type edge struct {
@@ -309,4 +311,27 @@ func render(s *handshake.Set) string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+func TestRevalidatingDoesNotAllocate(t *testing.T) {
+	e := newEdge(t)
+	e.fill()
+	m := handshake.New(e.Gate, pulseTag)
+	var ctx fasthttp.RequestCtx
+	var request fasthttp.Request
+	request.SetRequestURI("/api/v1/handshake?distinct_id=ada&session_count=2&props=%7B%22plan%22:%22pro%22%7D")
+	request.Header.Set("X-Api-Key", e.Live)
+	request.Header.Set("If-None-Match", "*")
+	ctx.Init(&request, nil, nil)
+	work := func() {
+		ctx.Response.Reset()
+		m.Get(&ctx)
+		if ctx.Response.StatusCode() != 304 {
+			t.Fatalf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
+		}
+	}
+	work()
+	if n := testing.AllocsPerRun(200, work); n > 0 {
+		t.Errorf("%.1f allocations", n)
+	}
 }

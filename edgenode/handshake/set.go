@@ -2,8 +2,6 @@ package handshake
 
 import (
 	"log/slog"
-	"slices"
-	"strings"
 
 	"skerry/edgenode/view"
 	"skerry/pkg/decide"
@@ -124,9 +122,17 @@ func (s *Set) OpenFeature() []*decide.Entry { return s.open }
 
 // Find looks up a flag or config item for OpenFeature; nil when there is none.
 func (s *Set) Find(key []byte) *decide.Entry {
-	i, ok := slices.BinarySearchFunc(s.open, key, func(e *decide.Entry, k []byte) int { return strings.Compare(e.Key, string(k)) })
-	if !ok {
-		return nil
+	lo, hi := 0, len(s.open)
+	for lo < hi { // by hand: the library's search would make a string of the key at every step
+		mid := int(uint(lo+hi) >> 1)
+		if s.open[mid].Key < string(key) {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
 	}
-	return s.open[i]
+	if lo < len(s.open) && s.open[lo].Key == string(key) {
+		return s.open[lo]
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
 
@@ -111,7 +112,10 @@ func (m *Module) appendStream(b []byte, ctx *fasthttp.RequestCtx, w *handshake.W
 		if ctx.IsTLS() || bytes.EqualFold(ctx.Request.Header.Peek("X-Forwarded-Proto"), []byte("https")) {
 			scheme = "https://"
 		}
-		u = append(append(u, scheme...), bytes.ToValidUTF8(ctx.Host(), nil)...)
+		u = append(u, scheme...)
+		if host := ctx.Host(); utf8.Valid(host) {
+			u = append(u, host...)
+		}
 	}
 	u = append(append(u, "/api/v1/stream?key="...), gate.OpenFeature.Secret(ctx)...)
 	w.Body = u
