@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -75,7 +76,7 @@ func ParseSubmission(body []byte, now time.Time) (Submission, error) {
 	if err != nil {
 		return s, err
 	}
-	survey, err := text(root, "survey_id", MaxIdentity)
+	survey, err := text(root, "survey_id", math.MaxInt) // one that is too long is unknown
 	if err != nil {
 		return s, err
 	}
