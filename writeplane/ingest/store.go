@@ -93,8 +93,15 @@ func admit(ctx context.Context, tx pgx.Tx, c *cursor, l *load, batches []up.Batc
 	return len(batches), nil
 }
 
-// settle gives every row its fate and stores those that can be.
+// settle gives every row its fate, stores those that can be, and buries the dead.
 func (s *Store) settle(ctx context.Context, tx pgx.Tx, l *load) error {
+	if err := s.settleRows(ctx, tx, l); err != nil {
+		return err
+	}
+	return s.bury(ctx, tx, l)
+}
+
+func (s *Store) settleRows(ctx context.Context, tx pgx.Tx, l *load) error {
 	lock := identity.LockShared
 	if l.lane == up.LaneAlias {
 		lock = identity.LockExclusive
@@ -110,21 +117,17 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, l *load) error {
 	if err := s.markUnfit(ctx, l); err != nil {
 		return err
 	}
-	var err error
 	switch l.lane {
 	case up.LaneEvent:
-		err = s.settleEvents(ctx, tx, l)
+		return s.settleEvents(ctx, tx, l)
 	case up.LanePeople:
-		err = s.settlePeople(ctx, tx, l)
+		return s.settlePeople(ctx, tx, l)
 	case up.LaneAlias:
-		err = s.settleAliases(ctx, tx, l)
+		return s.settleAliases(ctx, tx, l)
 	case up.LaneCrash:
-		err = s.settleCrashes(ctx, tx, l)
+		return s.settleCrashes(ctx, tx, l)
 	}
-	if err != nil {
-		return err
-	}
-	return s.bury(ctx, tx, l)
+	return fmt.Errorf("no such lane: %s", l.lane)
 }
 
 func markErased(ctx context.Context, tx pgx.Tx, l *load) error {
