@@ -51,8 +51,13 @@ type World struct {
 	epoch replication.Epoch
 }
 
-// New is an edge that has one project with both keys and nothing else.
-func New(t testing.TB, hooks view.Hooks) *World {
+// NewEmpty is an edge that has no state yet.
+func NewEmpty(t testing.TB) *World {
+	t.Helper()
+	return open(t, view.Hooks{})
+}
+
+func open(t testing.TB, hooks view.Hooks) *World {
 	t.Helper()
 	w := &World{t: t, epoch: replication.Epoch{1}, Live: "sk_live_" + "LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLL", Test: "sk_test_" + "TTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT"}
 	w.Views = view.New(view.Options{Hooks: hooks})
@@ -68,9 +73,16 @@ func New(t testing.TB, hooks view.Hooks) *World {
 		t.Fatal(err)
 	}
 	w.Gate = gate.New(gate.Config{Views: w.Views, Limiter: limiter, Meter: tally.NewMeter("test", &counters{}, nil)})
+	return w
+}
+
+// New is an edge that has one project with both keys and nothing else.
+func New(t testing.TB, hooks view.Hooks) *World {
+	t.Helper()
+	w := open(t, hooks)
 	for lane := range replication.Lanes {
 		w.at[lane] = down.Cursor{Epoch: w.epoch}
-		generation, err := disk.Begin(lane)
+		generation, err := w.disk.Begin(lane)
 		if err == nil {
 			err = generation.Serve(w.at[lane])
 		}
