@@ -64,7 +64,7 @@ func insertToken(ctx context.Context, tx *commit.Tx, t tokenRow) error {
 	if err != nil {
 		return fmt.Errorf("insert api token: %w", err)
 	}
-	tx.Audit(t.entry("api_token.created", nil, t.view()))
+	record(tx, t.entry("api_token.created", nil, t.view()))
 	return nil
 }
 
@@ -79,6 +79,6 @@ func revokeToken(ctx context.Context, tx *commit.Tx, t tokenRow) error {
 		return fmt.Errorf("revoke api token: %w", err)
 	}
 	t.RevokedAt = &now
-	tx.Audit(t.entry("api_token.revoked", before, t.view()))
+	record(tx, t.entry("api_token.revoked", before, t.view()))
 	return nil
 }

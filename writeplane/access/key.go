@@ -92,7 +92,7 @@ func insertKey(ctx context.Context, tx *commit.Tx, k keyRow, secret string) erro
 	if err != nil {
 		return fmt.Errorf("insert api key: %w", err)
 	}
-	tx.Audit(k.entry("api_key.created", nil, k.view()))
+	record(tx, k.entry("api_key.created", nil, k.view()))
 	return insertSecret(ctx, tx, k, secret)
 }
 
@@ -132,7 +132,7 @@ func rotateKey(ctx context.Context, tx *commit.Tx, k keyRow, grace time.Duration
 	}
 	entry := k.entry("api_key.rotated", before, k.view())
 	entry.Metadata = map[string]any{"grace_period_seconds": int64(grace / time.Second)}
-	tx.Audit(entry)
+	record(tx, entry)
 	return k, secret, insertSecret(ctx, tx, k, secret)
 }
 
@@ -173,7 +173,7 @@ func revokeKey(ctx context.Context, tx *commit.Tx, k keyRow) error {
 		return fmt.Errorf("revoke api key: %w", err)
 	}
 	k.RevokedAt = &now
-	tx.Audit(k.entry("api_key.revoked", before, k.view()))
+	record(tx, k.entry("api_key.revoked", before, k.view()))
 	return nil
 }
 

@@ -76,7 +76,7 @@ func insertMember(ctx context.Context, tx *commit.Tx, m memberRow) error {
 	if err != nil {
 		return fmt.Errorf("insert member: %w", err)
 	}
-	tx.Audit(m.entry("member.invited", nil, m.view()))
+	record(tx, m.entry("member.invited", nil, m.view()))
 	return nil
 }
 
@@ -93,7 +93,7 @@ func updateMember(ctx context.Context, tx *commit.Tx, before, after memberRow) e
 	if err != nil {
 		return fmt.Errorf("update member: %w", err)
 	}
-	tx.Audit(after.entry("member.role.updated", before.view(), after.view()))
+	record(tx, after.entry("member.role.updated", before.view(), after.view()))
 	return nil
 }
 
@@ -106,7 +106,7 @@ func removeMember(ctx context.Context, tx *commit.Tx, m memberRow) error {
 	if _, err := tx.Exec(ctx, `UPDATE members SET removed_at = now(), updated_at = now() WHERE id = $1`, m.ID); err != nil {
 		return fmt.Errorf("remove member: %w", err)
 	}
-	tx.Audit(m.entry("member.removed", m.view(), nil))
+	record(tx, m.entry("member.removed", m.view(), nil))
 	return nil
 }
 

@@ -160,7 +160,7 @@ func insertProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
 	if err != nil {
 		return fmt.Errorf("insert project: %w", err)
 	}
-	tx.Audit(p.entry("project.created", nil, p.view()))
+	record(tx, p.entry("project.created", nil, p.view()))
 	return putProject(tx, p)
 }
 
@@ -172,7 +172,7 @@ func updateProject(ctx context.Context, tx *commit.Tx, before, after ProjectRow)
 	if err != nil {
 		return fmt.Errorf("update project: %w", err)
 	}
-	tx.Audit(after.entry("project.updated", before.view(), after.view()))
+	record(tx, after.entry("project.updated", before.view(), after.view()))
 	return putProject(tx, after)
 }
 
@@ -199,7 +199,7 @@ func deleteProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
 		tx.Delete(replication.Subject(subject))
 	}
 	tx.Delete(replication.ProjectSubject(p.ID))
-	tx.Audit(p.entry("project.deleted", p.view(), nil))
+	record(tx, p.entry("project.deleted", p.view(), nil))
 	return nil
 }
 
@@ -221,6 +221,18 @@ func endKeysOf(ctx context.Context, tx *commit.Tx, projectID string) error {
 		}
 	}
 	return nil
+}
+
+// record writes the mutation's audit entry and tells subscribers by the event of the
+// same name, whose data is the resource as it is now, or was before its deletion.
+func record(tx *commit.Tx, entry commit.Entry) {
+	tx.Audit(entry)
+	shown := entry.After
+	if shown == nil {
+		shown = entry.Before
+	}
+	tx.Emit(commit.Event{Name: entry.Action, OrganizationID: entry.OrganizationID, ProjectID: entry.ProjectID,
+		Data: map[string]any{entry.ResourceType: shown}})
 }
 
 // organizationRow is a tenant.
@@ -259,7 +271,7 @@ func updateOrganization(ctx context.Context, tx *commit.Tx, before, after organi
 	if err != nil {
 		return fmt.Errorf("update organization: %w", err)
 	}
-	tx.Audit(commit.Entry{OrganizationID: after.ID, Action: "organization.updated", ResourceType: "organization",
+	record(tx, commit.Entry{OrganizationID: after.ID, Action: "organization.updated", ResourceType: "organization",
 		ResourceID: after.ID, Before: before.view(), After: after.view()})
 	if before.Tier == after.Tier {
 		return nil

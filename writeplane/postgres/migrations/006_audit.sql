@@ -86,34 +86,38 @@ GRANT SELECT, INSERT, UPDATE ON audit_mirrored TO skerry_app;
 CREATE TABLE audit_exports (
     id              uuid PRIMARY KEY,
     organization_id uuid NOT NULL REFERENCES organizations,
-    project_id      uuid REFERENCES projects, -- NULL: the whole organization
-    filters         jsonb NOT NULL,
+    filters         jsonb NOT NULL,          -- what to export, sight included
     status          text NOT NULL CHECK (status IN ('pending', 'running', 'ready', 'failed')),
     row_count       bigint,
     size_bytes      bigint,
-    object          text,                    -- name in the blob store
+    object          text,                    -- its name in the blob store; NULL before and after its time
     error           text,
     requested_by    text NOT NULL,
     requested_email text,
     schedule_id     uuid,
-    deliver_to      text,                    -- email address, of a scheduled delivery by email
+    delivery        jsonb,                   -- of a scheduled export
+    attempts        integer NOT NULL DEFAULT 0,
     created_at      timestamptz NOT NULL,
+    queued_at       timestamptz NOT NULL,    -- when its job was last inserted
     finished_at     timestamptz
 );
 CREATE INDEX audit_exports_of_organization ON audit_exports (organization_id, id);
+CREATE INDEX audit_exports_open ON audit_exports (queued_at) WHERE status IN ('pending', 'running');
+CREATE INDEX audit_exports_kept ON audit_exports (finished_at) WHERE object IS NOT NULL;
 GRANT SELECT, INSERT, UPDATE ON audit_exports TO skerry_app;
 
 CREATE TABLE audit_export_schedules (
     id              uuid PRIMARY KEY,
     organization_id uuid NOT NULL REFERENCES organizations,
-    project_id      uuid REFERENCES projects,
+    filters         jsonb NOT NULL,
     frequency       text NOT NULL CHECK (frequency IN ('daily', 'weekly', 'monthly')),
     delivery        jsonb NOT NULL,
     created_by      text NOT NULL,
     created_email   text,
     created_at      timestamptz NOT NULL,
-    next_at         timestamptz NOT NULL,
+    next_at         timestamptz NOT NULL,    -- end of the next period to export, and when
     deleted_at      timestamptz
 );
 CREATE INDEX audit_export_schedules_due ON audit_export_schedules (next_at) WHERE deleted_at IS NULL;
+CREATE INDEX audit_export_schedules_of_organization ON audit_export_schedules (organization_id, id);
 GRANT SELECT, INSERT, UPDATE ON audit_export_schedules TO skerry_app;
