@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"skerry/pkg/instant"
+	"skerry/writeplane/surveys"
 )
 
 // demo makes what a newcomer looks at, the way any client would: by HTTP, with
@@ -51,7 +52,7 @@ func (d *demo) make(ctx context.Context) error {
 			}
 		}
 	}
-	if err := d.survey(ctx); err != nil {
+	if err := d.surveys(ctx); err != nil {
 		return err
 	}
 	_, err := d.send(ctx, "POST", d.edge+"/api/v1/batch", object{"operations": demoEvents()}, "x-api-key", d.key)
@@ -94,32 +95,22 @@ func demoItems(environment string) []object {
 	}
 }
 
-// survey makes a published survey.
-func (d *demo) survey(ctx context.Context) error {
-	const slug = "how-are-we-doing"
-	status, err := d.send(ctx, "GET", d.managed("/api/v1/pulse/surveys/"+slug), nil, "Authorization", "Bearer "+d.token)
-	if status == http.StatusNotFound {
-		err = d.manage(ctx, "POST", "/api/v1/pulse/surveys", demoSurvey(slug))
+// surveys makes and publishes the demo surveys that are not there yet.
+func (d *demo) surveys(ctx context.Context) error {
+	for _, authored := range surveys.Demo() {
+		at := "/api/v1/pulse/surveys/" + *authored.Slug
+		status, err := d.send(ctx, "GET", d.managed(at), nil, "Authorization", "Bearer "+d.token)
+		if status == http.StatusNotFound {
+			err = d.manage(ctx, "POST", "/api/v1/pulse/surveys", authored)
+		}
+		if err == nil {
+			err = d.manage(ctx, "POST", at+"/publish", object{}, exists...)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return d.manage(ctx, "POST", "/api/v1/pulse/surveys/"+slug+"/publish", object{}, exists...)
-}
-
-func demoSurvey(slug string) object {
-	return object{
-		"name": "How are we doing?", "slug": slug, "kind": "nps", "description": "Shown once after a purchase.",
-		"auto_show": true, "display_delay_ms": 1500,
-		"targeting_rules": []object{{"predicate": `OR(event:purchase, cohort:beta)`, "weight_numerator": 1000}},
-		"questions": []object{
-			{"id": "q-nps", "kind": "nps", "prompt": "How likely are you to recommend us?", "required": true, "order_index": 0},
-			{"id": "q-why", "kind": "text", "prompt": "What could we do better?", "required": false, "order_index": 1, "config": object{"max_length": 2000}},
-			{"id": "q-love", "kind": "multiselect", "prompt": "What do you like?", "required": false, "order_index": 2, "config": object{"options": []string{"speed", "design", "price"}}},
-		},
-		"branching_rules": []object{{"from_question_id": "q-nps", "predicate": "answer >= 9", "to_question_id": "q-love"}},
-		"translations":    object{"de": object{"survey.name": "Wie machen wir uns?", "question.q-nps.prompt": "Würden Sie uns weiterempfehlen?"}},
-	}
+	return nil
 }
 
 // demoEvents are one person's visit, first anonymous and then signed in.
