@@ -22,9 +22,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/valyala/fasthttp"
 
+	"skerry/edgenode/buffer"
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
 	"skerry/edgenode/handshake"
+	"skerry/edgenode/intake"
 	"skerry/edgenode/ofrep"
 	"skerry/edgenode/pulse"
 	"skerry/edgenode/relay"
@@ -50,9 +52,11 @@ type Config struct {
 	PublicURL      string         // where clients reach this edge; "" means what each request says of itself
 	TrustedProxies []netip.Prefix // who may say in X-Forwarded-For whom they forward for
 	Limits         front.Limits
-	State          store.Config // Dir is set here
-	Views          view.Options // Hooks are set here
-	Log            *slog.Logger // nil means slog.Default()
+	State          store.Config  // Dir is set here
+	Views          view.Options  // Hooks are set here
+	Buffer         buffer.Config // of events; Dir, Edge and Upload are set here
+	Intake         intake.Config // Gate and Buffer are set here
+	Log            *slog.Logger  // nil means slog.Default()
 }
 
 var validID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -82,6 +86,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Log = c.Log.With("edge", c.ID)
 	c.State.Dir, c.State.Log, c.Views.Log = filepath.Join(c.Data, "state"), c.Log, c.Log
+	c.Buffer.Dir, c.Buffer.Log, c.Intake.Log = filepath.Join(c.Data, "buffer"), c.Log, c.Log
 	return c
 }
 
@@ -94,6 +99,8 @@ type Edge struct {
 	views     *view.Store
 	followers [replication.Lanes]*down.Follower
 	limiter   *tally.Limiter
+	ingest    ingest
+	intake    *intake.Module
 	gate      *gate.Gate
 	relay     *relay.Relay
 	centre    *pulse.Centre
@@ -147,11 +154,20 @@ func New(config Config) (_ *Edge, err error) {
 		}
 	}
 
+	// Events, upwards.
+	if err = e.openIngest(); err != nil {
+		return nil, err
+	}
+
 	// Requests.
 	if e.limiter, err = tally.NewLimiter(tally.LimiterConfig{Edge: config.ID}); err != nil {
 		return nil, err
 	}
-	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, TrustedProxies: config.TrustedProxies})
+	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, Meter: e.ingest.meter, TrustedProxies: config.TrustedProxies})
+	config.Intake.Gate, config.Intake.Buffer = e.gate, e.ingest.buffer
+	if e.intake, err = intake.New(config.Intake); err != nil {
+		return nil, err
+	}
 	e.relay, err = relay.New(relay.Config{WritePlane: config.WritePlane, ClientIP: e.gate.ClientIP, Log: config.Log})
 	if err != nil {
 		return nil, err
@@ -203,6 +219,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	for lane := range replication.Lanes {
 		g.Add("follower "+lane.String(), e.followers[lane].Run)
 	}
+	e.addIngest(&g)
 	g.Add("staleness", e.watchStaleness)
 	g.Add("change streams", e.stream.Run)
 	g.Add("operator", func(ctx context.Context) error {
@@ -224,6 +241,9 @@ func (e *Edge) Close() {
 	}
 	if e.conn != nil {
 		e.conn.Close()
+	}
+	if err := e.ingest.close(); err != nil {
+		e.config.Log.Error("close the ingest buffer", "error", err)
 	}
 	if e.disk != nil {
 		if err := e.disk.Close(); err != nil {

@@ -148,6 +148,12 @@ func calledByPages(path []byte) bool {
 // routes are the paths that this edge answers itself (specification, Endpoints; supplement sections 3 to 5).
 func (e *Edge) routes() []route {
 	return []route{
+		{"/api/v1/track", map[string]handler{"POST": e.intake.Track}},
+		{"/api/v1/people", map[string]handler{"POST": e.intake.People}},
+		{"/api/v1/alias", map[string]handler{"POST": e.intake.Alias}},
+		{"/api/v1/batch", map[string]handler{"POST": e.intake.Batch}},
+		{"/api/catch/events", map[string]handler{"POST": e.intake.Crash}},
+
 		{"/api/pulse/surveys", map[string]handler{"GET": e.pulse.List}},
 		{"/api/pulse/surveys/*", map[string]handler{"GET": e.pulse.Bundle}},
 

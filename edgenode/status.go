@@ -39,7 +39,7 @@ func newMetrics(e *Edge) *metrics {
 	for i, class := range []string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"} {
 		m.responses[i] = responses.WithLabelValues(class)
 	}
-	m.registry.MustRegister(stateCollector{e})
+	m.registry.MustRegister(stateCollector{e}, ingestCollector{e})
 	return m
 }
 
@@ -136,6 +136,7 @@ type Status struct {
 	Environments     int          `json:"environments_in_memory"`
 	StateBytes       uint64       `json:"state_bytes"`
 	RelayInFlight    int64        `json:"relay_in_flight"`
+	Ingest           IngestStatus `json:"ingest"`
 }
 
 // LaneStatus is one lane of Status.
@@ -171,6 +172,7 @@ func (e *Edge) Status() Status {
 		ID: e.config.ID, Ready: e.views.Ready(), Since: e.started.UTC(), Connected: e.conn.IsConnected(),
 		StalenessSeconds: e.staleness().Seconds(), Damage: damageOf(e.disk.Damage()),
 		Environments: e.views.Stats().Environments, StateBytes: e.disk.Bytes(), RelayInFlight: e.relay.InFlight(),
+		Ingest: e.ingestStatus(),
 	}
 	for lane, f := range e.followers {
 		from := f.Status()

@@ -111,6 +111,7 @@ type Buffer struct {
 	usage     usage
 	appended  [up.LaneCrash + 1]chan struct{}
 	disk      diskCheck
+	growth    growth
 	closed    bool
 	spare     [][]byte // memory of former runs
 	committed error    // the fault that stopped the committer
@@ -158,7 +159,9 @@ type Status struct {
 	MaxBytes    int64       `json:"max_bytes"` // past it: 503
 	DiskBytes   uint64      `json:"disk_bytes"`
 	FreeBytes   uint64      `json:"free_bytes"` // of the disk; 0 when unknown
-	Damaged     []string    `json:"damaged"`    // a folder that was set aside at the start, files found damaged since
+	// FullIn is in how many seconds the buffer is full at the pace of the last minute; nil when it does not grow.
+	FullIn  *float64 `json:"full_in_seconds"`
+	Damaged []string `json:"damaged"` // a folder that was set aside at the start, files found damaged since
 }
 
 // Status tells the state of the buffer.
@@ -169,7 +172,32 @@ func (b *Buffer) Status() Status {
 	defer b.mu.Unlock()
 	s.Bytes, s.Damaged = b.held, slices.Clone(b.damaged)
 	s.FreeBytes = b.disk.free
+	s.FullIn = b.growth.fullIn(b.held, b.cfg.MaxBytes)
 	return s
+}
+
+// growth keeps what the buffer held in each second of the last minute.
+type growth struct {
+	held [60]int64
+	n    int // samples ever taken
+}
+
+func (g *growth) sample(held int64) {
+	g.held[g.n%len(g.held)] = held
+	g.n++
+}
+
+func (g *growth) fullIn(held, most int64) *float64 {
+	seconds := min(g.n, len(g.held))
+	if seconds == 0 {
+		return nil
+	}
+	oldest := g.held[(g.n-seconds)%len(g.held)]
+	if held <= oldest {
+		return nil
+	}
+	in := float64(max(most-held, 0)) / (float64(held-oldest) / float64(seconds))
+	return &in
 }
 
 // Totals implements up.Log.

@@ -445,6 +445,23 @@ func TestAppendAfterCloseIsRefused(t *testing.T) {
 	}
 }
 
+func TestTimeToFullFollowsThePaceOfTheLastMinute(t *testing.T) {
+	t.Parallel()
+	var g growth
+	if in := g.fullIn(5, 10); in != nil {
+		t.Errorf("before the first second: %v", *in)
+	}
+	for i := range int64(200) {
+		g.sample(i * 100) // 100 bytes a second
+	}
+	if in := g.fullIn(20_000, 50_000); in == nil || *in != 300 {
+		t.Errorf("30,000 bytes at 100 a second: %v, want 300 s", in)
+	}
+	if in := g.fullIn(14_000, 50_000); in != nil {
+		t.Errorf("no growth: %v", *in)
+	}
+}
+
 func TestAppendWakesTheShipper(t *testing.T) {
 	t.Parallel()
 	b := open(t, vfs.NewMem())

@@ -37,9 +37,15 @@ func (b *Buffer) Stored(in up.Incarnation, lane up.Lane, watermark uint64) error
 func (b *Buffer) freeLoop(ctx context.Context) {
 	tick := time.NewTicker(freeLookEvery)
 	defer tick.Stop()
-	for {
+	const second = int(time.Second / freeLookEvery)
+	for n := 0; ; n++ {
 		select {
 		case <-tick.C:
+			if n%second == 0 {
+				b.mu.Lock()
+				b.growth.sample(b.held)
+				b.mu.Unlock()
+			}
 			b.free(false)
 		case <-ctx.Done():
 			return

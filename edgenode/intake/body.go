@@ -123,8 +123,10 @@ func (b *body) end() {
 		b.give()
 		b.give = nil
 	}
-	b.m.memory.used.Add(-b.taken)
-	b.taken = 0
+	if b.taken > 0 {
+		b.m.memory.used.Add(-b.taken)
+		b.taken = 0
+	}
 }
 
 // Read yields decoded bytes. Faults of the coding are event.ErrBody.

@@ -30,13 +30,12 @@ func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
 		return
 	}
 	w := m.works.Get().(*work)
-	defer m.works.Put(w)
+	defer w.end()
 	if err := w.begin(ctx, &pass, received); err != nil {
 		m.fail(ctx, err)
 		return
 	}
 	fresh, err := w.crash()
-	w.end()
 	var said *problem.Error
 	switch {
 	case errors.As(err, &said):

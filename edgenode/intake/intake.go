@@ -136,7 +136,7 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 		return
 	}
 	w := m.works.Get().(*work)
-	defer m.works.Put(w)
+	defer w.end()
 	if err := w.begin(ctx, &pass, received); err != nil {
 		m.fail(ctx, err)
 		return
@@ -145,7 +145,6 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 	if err == nil && counts.Accepted() > 0 {
 		err = w.lanes.commit()
 	}
-	w.end()
 	if err != nil {
 		m.fail(ctx, err)
 		return

@@ -37,7 +37,7 @@ func (w *work) begin(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Ti
 	return w.body.begin(w.m, ctx)
 }
 
-// end gives back what the request held; what is not committed is forgotten.
+// end gives back what the request held, and w itself; what is not committed is forgotten.
 func (w *work) end() {
 	if w.lanes.spool != nil {
 		w.m.stats.spooled.Add(1)
@@ -49,6 +49,7 @@ func (w *work) end() {
 	if cap(w.ahead) > 2*free {
 		w.ahead = nil // the pool is not to hold what one large request needed
 	}
+	w.m.works.Put(w)
 }
 
 // single reads a body that is one payload.

@@ -2,6 +2,7 @@ package up
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -28,9 +29,20 @@ type Log interface {
 // Totals is the state of one lane of an edge's log. Received − Pending is what the centre confirmed as stored,
 // duplicate, erased or dead.
 type Totals struct {
-	Lane         Lane          `json:"lane"`
-	Received     uint64        `json:"received"` // operations ever accepted by this edge, over all incarnations
-	Pending      uint64        `json:"pending"`  // of these, not yet confirmed by the centre
-	PendingBytes int64         `json:"pending_bytes"`
-	OldestAge    time.Duration `json:"oldest_age"` // age of the oldest pending operation; 0 when there is none
+	Lane         Lane
+	Received     uint64 // operations ever accepted by this edge, over all incarnations
+	Pending      uint64 // of these, not yet confirmed by the centre
+	PendingBytes int64
+	OldestAge    time.Duration // age of the oldest pending operation; 0 when there is none
+}
+
+// MarshalJSON has the members that `lag` has too.
+func (t Totals) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Lane         string  `json:"lane"`
+		Received     uint64  `json:"received"`
+		Pending      uint64  `json:"pending"`
+		PendingBytes int64   `json:"pending_bytes"`
+		Oldest       float64 `json:"oldest_age_seconds"`
+	}{t.Lane.String(), t.Received, t.Pending, t.PendingBytes, t.OldestAge.Seconds()})
 }
