@@ -153,10 +153,10 @@ func Routes(m Modules) []Route {
 			Route{Method: "POST", Path: "/api/v1/pulse/surveys", Needs: Editor, Handle: m.Create},
 			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}", Needs: Viewer, Handle: m.Get},
 			Route{Method: "PATCH", Path: "/api/v1/pulse/surveys/{id}", Needs: Editor, Handle: m.Patch},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/publish", Needs: Editor, Handle: m.PublishRoute},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/close", Needs: Editor, Handle: m.CloseRoute},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/reopen", Needs: Editor, Handle: m.ReopenRoute},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/archive", Needs: Editor, Handle: m.ArchiveRoute},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/publish", Needs: Editor, Handle: m.Publish},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/close", Needs: Editor, Handle: m.Close},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/reopen", Needs: Editor, Handle: m.Reopen},
+			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/archive", Needs: Editor, Handle: m.Archive},
 		)
 	}
 	if m := m.Responses; m != nil {

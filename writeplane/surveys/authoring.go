@@ -16,9 +16,9 @@ import (
 // slugTries is how often a derived slug is chosen anew after a concurrent save took it.
 const slugTries = 5
 
-// Add makes a new survey, a draft, of an Authored without missing members. The error
+// add makes a new survey, a draft, of an Authored without missing members. The error
 // is a 400 invalid_survey when it has problems.
-func (m *Module) Add(ctx context.Context, origin commit.Origin, project access.Project, authored *survey.Authored) (*Stored, error) {
+func (m *Module) add(ctx context.Context, origin commit.Origin, project access.Project, authored *survey.Authored) (*Stored, error) {
 	var made *Stored
 	err := m.withFreeSlug(authored, func() error {
 		return m.store.InTx(ctx, origin, func(tx *commit.Tx) (err error) {
@@ -124,14 +124,6 @@ func (m *Module) patch(ctx context.Context, tx *commit.Tx, before *Stored, body 
 		return nil, invalidSurvey([]survey.Problem{{Path: "slug", Reason: survey.ProblemSlugTaken}})
 	}
 	return after, err
-}
-
-// Publish opens a draft or closed survey for responses.
-func (m *Module) Publish(ctx context.Context, origin commit.Origin, surveyID string) error {
-	_, err := m.change(ctx, origin, surveyID, func(tx *commit.Tx, before *Stored) (*Stored, error) {
-		return m.take(ctx, tx, before, publish)
-	})
-	return err
 }
 
 // take takes a step of the life cycle.

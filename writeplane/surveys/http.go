@@ -61,7 +61,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err != nil {
 		return err
 	}
-	made, err := m.Add(r.Context(), c.Origin(), project, authored)
+	made, err := m.add(r.Context(), c.Origin(), project, authored)
 	if err != nil {
 		return err
 	}
@@ -88,23 +88,23 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 	})
 }
 
-// PublishRoute answers POST /api/v1/pulse/surveys/{id}/publish.
-func (m *Module) PublishRoute(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+// Publish answers POST /api/v1/pulse/surveys/{id}/publish.
+func (m *Module) Publish(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, publish)
 }
 
-// CloseRoute answers …/close.
-func (m *Module) CloseRoute(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+// Close answers …/close.
+func (m *Module) Close(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, closing)
 }
 
-// ReopenRoute answers …/reopen.
-func (m *Module) ReopenRoute(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+// Reopen answers …/reopen.
+func (m *Module) Reopen(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, reopen)
 }
 
-// ArchiveRoute answers …/archive.
-func (m *Module) ArchiveRoute(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+// Archive answers …/archive.
+func (m *Module) Archive(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, archive)
 }
 
