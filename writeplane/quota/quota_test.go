@@ -1,0 +1,210 @@
+package quota
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"skerry/pkg/natsserver/natstest"
+	"skerry/pkg/state"
+	"skerry/replication"
+	"skerry/replication/tally"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres/dbtest"
+)
+
+func TestMain(m *testing.M) {
+	// The NATS server in this process keeps a clock of its own.
+	dbtest.Main(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+}
+
+// bundle is a project with a quota of 1000 events, and what was audited.
+type bundle struct {
+	*Totaller
+	pool    *commit.Store
+	project uuid.UUID
+	audited *[]commit.Entry
+}
+
+func newBundle(t *testing.T) *bundle {
+	t.Helper()
+	db := dbtest.New(t)
+	project, organization := uuid.New(), uuid.New()
+	err := pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `INSERT INTO organizations (id, name, tier) VALUES ($1, 'o', 'enterprise')`, organization); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), `INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas)
+			VALUES ($1, $2, 'p', '{}', '{}', '{}', '{"events":1000,"handshakes":null,"responses":null}')`, project, organization)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	audited := &[]commit.Entry{}
+	store := commit.New(db.App, commit.Sinks{
+		Audit: func(_ context.Context, _ pgx.Tx, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+			*audited = append(*audited, entries...)
+			return nil, nil
+		},
+		Deliveries: func(context.Context, pgx.Tx, []commit.Event, []commit.StoredEntry) error { return nil },
+	})
+	b := &bundle{Totaller: New(store), pool: store, project: project, audited: audited}
+	b.now = func() time.Time { return time.Date(2026, 3, 31, 23, 0, 0, 0, time.UTC) }
+	return b
+}
+
+var march = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+func (b *bundle) report(t *testing.T, source string, month time.Time, metric tally.Metric, value uint64) {
+	t.Helper()
+	err := b.Report(t.Context(), tally.Report{Edge: "e", Source: source, Counts: []tally.Count{{Project: b.project, Month: month, Metric: metric, Value: value}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bundle) document(t *testing.T) (u state.Usage, position int64) {
+	t.Helper()
+	var body []byte
+	err := b.pool.Pool().QueryRow(t.Context(), `SELECT body, position FROM documents WHERE subject = $1`,
+		string(replication.UsageSubject(b.project.String()))).Scan(&body, &position)
+	if err == pgx.ErrNoRows {
+		return u, 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u, position
+}
+
+func TestTotalsAddSourcesAndNeverFall(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	b.report(t, "e1.a", march, tally.Events, 300)
+	b.report(t, "e2.a", march, tally.Events, 200)
+	b.report(t, "e1.a", march, tally.Events, 250) // late
+	u, _ := b.document(t)
+	if u.Month != "2026-03" || u.Events != 500 || u.EventsBy["e1.a"] != 300 || u.EventsBy["e2.a"] != 200 {
+		t.Errorf("usage %+v", u)
+	}
+	b.report(t, "e1.b", march, tally.Events, 10) // a lost disk is a new source
+	if u, _ := b.document(t); u.Events != 510 {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestEdgesHearOnlyWhatMatters(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	b.report(t, "e1.a", march, tally.Events, 100)
+	_, first := b.document(t)
+	if first == 0 {
+		t.Fatal("the first total was not sent")
+	}
+	b.report(t, "e1.a", march, tally.Events, 105)
+	if _, position := b.document(t); position != first {
+		t.Error("half a percent was sent at once")
+	}
+	b.report(t, "e1.a", march, tally.Events, 110)
+	if u, _ := b.document(t); u.Events != 110 {
+		t.Error("a percent was not sent")
+	}
+	b.report(t, "e1.a", march, tally.Events, 850)
+	b.report(t, "e1.a", march, tally.Events, 851)
+	if u, _ := b.document(t); u.Events != 851 {
+		t.Error("a single event near the quota was not sent")
+	}
+	_, before := b.document(t)
+	b.report(t, "e1.a", march, tally.Handshakes, 1_000_000)
+	if _, position := b.document(t); position != before {
+		t.Error("what has no quota was sent")
+	}
+	b.report(t, "e1.a", march.AddDate(0, -1, 0), tally.Events, 5000)
+	if _, position := b.document(t); position != before {
+		t.Error("a past month was sent")
+	}
+}
+
+func TestASmallChangeIsSentAfterAWhile(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	b.report(t, "e1.a", march, tally.Events, 100)
+	later := b.now().Add(31 * time.Second)
+	b.now = func() time.Time { return later }
+	b.report(t, "e1.a", march, tally.Events, 101)
+	if u, _ := b.document(t); u.Events != 101 {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestEachLevelIsWarnedOfOnceAMonth(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	for _, n := range []uint64{799, 800, 801, 949} {
+		b.report(t, "e1.a", march, tally.Events, n)
+	}
+	if len(*b.audited) != 1 {
+		t.Fatalf("%d entries below 95%%", len(*b.audited))
+	}
+	b.report(t, "e1.a", march, tally.Events, 950)
+	b.report(t, "e1.a", march, tally.Events, 2000)
+	if len(*b.audited) != 2 {
+		t.Fatalf("%d entries", len(*b.audited))
+	}
+	e := (*b.audited)[1]
+	after, _ := json.Marshal(e.After)
+	if e.Action != "project.quota.warned" || e.Actor.ID != "system:quota" || e.ResourceType != "project" || e.ResourceID != b.project.String() ||
+		string(after) != `{"current":950,"level":95,"limit":1000,"metric":"events","month":"2026-03"}` {
+		t.Errorf("entry %+v %s", e, after)
+	}
+	april := march.AddDate(0, 1, 0)
+	b.now = func() time.Time { return april }
+	b.report(t, "e1.a", april, tally.Events, 999)
+	if len(*b.audited) != 4 {
+		t.Errorf("%d entries in the next month, want two more", len(*b.audited)-2)
+	}
+}
+
+func TestReportsOverTheConnectionAreTotalled(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	ns := natstest.New(t)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	nc := ns.Connect(t)
+	go func() { done <- b.Run(ctx, nc) }()
+	report := tally.Report{Edge: "e1", Source: "e1.a", Counts: []tally.Count{{Project: b.project, Month: march, Metric: tally.Events, Value: 7}}}
+	edge := ns.Connect(t)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for {
+		if err := edge.Publish(tally.ReportSubject("e1"), report.Encode()); err != nil {
+			t.Fatal(err)
+		}
+		if err := edge.Publish(tally.ReportSubject("e2"), report.Encode()); err != nil { // not its own
+			t.Fatal(err)
+		}
+		if u, _ := b.document(t); u.Events == 7 {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the report was not totalled")
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
