@@ -60,24 +60,19 @@ type rule struct {
 // maxLine bounds one line of a mapping; R8 writes descriptors of a few KB at most.
 const maxLine = 1 << 20
 
-// mapping is a whole file.
-type mapping struct {
-	id      string // pg_map_id
-	classes map[string]*class
-	order   []string // obfuscated names as first met
+// reader goes through a file and hands each class on when it ends: a mapping of
+// 100 MB is never in memory as a whole.
+type reader struct {
+	done    func(*class)
 	skipped int
 	lines   int
-}
 
-type reader struct {
-	m     *mapping
 	class *class
 	entry *entry // the member above; nil after a class line or a field
 	field bool   // the member above is a field
 }
 
-func read(data []byte) *mapping {
-	r := reader{m: &mapping{classes: map[string]*class{}}}
+func (r *reader) read(data []byte) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	for len(data) > 0 {
 		line := data
@@ -88,12 +83,20 @@ func read(data []byte) *mapping {
 		}
 		line = bytes.TrimRight(line, "\r")
 		if len(line) > maxLine {
-			r.m.skipped++
+			r.skipped++
 			continue
 		}
 		r.line(string(line))
 	}
-	return r.m
+	r.end()
+}
+
+// end hands the present class on.
+func (r *reader) end() {
+	if r.class != nil {
+		r.done(r.class)
+	}
+	r.class, r.entry, r.field = nil, nil, false
 }
 
 func (r *reader) line(line string) {
@@ -103,15 +106,15 @@ func (r *reader) line(line string) {
 	case text[0] == '#':
 		r.comment(strings.TrimSpace(text[1:]))
 	case line[0] != ' ' && line[0] != '\t' && strings.HasSuffix(text, ":"):
-		r.m.lines++
+		r.lines++
+		r.end()
 		if !r.classLine(text) {
-			r.m.skipped++
-			r.class, r.entry = nil, nil
+			r.skipped++
 		}
 	default:
-		r.m.lines++
+		r.lines++
 		if !r.member(text) {
-			r.m.skipped++
+			r.skipped++
 		}
 	}
 }
@@ -122,14 +125,7 @@ func (r *reader) classLine(text string) bool {
 	if !ok || original == "" || obfuscated == "" || strings.ContainsAny(original, " (") {
 		return false
 	}
-	r.entry, r.field = nil, false
-	if known := r.m.classes[obfuscated]; known != nil {
-		r.class = known // a class may be written in parts
-		return true
-	}
 	r.class = &class{original: original, obfuscated: obfuscated, methods: map[string][]*entry{}}
-	r.m.classes[obfuscated] = r.class
-	r.m.order = append(r.m.order, obfuscated)
 	return true
 }
 
@@ -226,10 +222,6 @@ type information struct {
 }
 
 func (r *reader) comment(text string) {
-	if id, ok := strings.CutPrefix(text, "pg_map_id:"); ok && r.m.id == "" {
-		r.m.id = strings.TrimSpace(id)
-		return
-	}
 	if !strings.HasPrefix(text, "{") {
 		return
 	}

@@ -110,6 +110,9 @@ func (t *Table) frame(f Frame, from *Frame) (out reading, isOutline bool) {
 	own := holder{t: t, class: t.t.String(all.At(c*classWidth + 1)), file: t.t.String(all.At(c*classWidth + 2)), sent: f.File}
 	alone := reading{Result: Result{Chain: []Original{{Class: own.class, File: own.fileOf(own.class)}}}}
 	m, ok := t.find(methods, methodWidth, int(all.At(c*classWidth+4)), int(all.At(c*classWidth+5)), f.Method)
+	for part := c + 1; !ok && t.t.String(all.At(part*classWidth)) == f.Class && part < all.Rows(classWidth); part++ {
+		m, ok = t.find(methods, methodWidth, int(all.At(part*classWidth+4)), int(all.At(part*classWidth+5)), f.Method)
+	}
 	if !ok {
 		return alone, false
 	}

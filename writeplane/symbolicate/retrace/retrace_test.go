@@ -182,6 +182,8 @@ lib.Near.caller(Near.java:98) < shop.Some.caller(Some.java:24)
 synthesized
 shop.Some.caller(Some.java:100)
 shop.Some.caller(Some.java:0)`},
+		{"a class written in parts is one class", "shop.Main -> a:\n    1:1:void one():3:3 -> a\nshop.B -> b:\nshop.Main -> a:\n    1:1:void two():4:4 -> b\n",
+			"a.a:1 a.b:1", "shop.Main.one(Main.java:3)\nshop.Main.two(Main.java:4)"},
 		{"qualified arguments, arrays and Windows line ends are read", "shop.Main -> a:\r\n    1:1:java.util.Map$Entry[] shop.Main.get(java.lang.String[],int[][]):3:3 -> a\r\n",
 			"a.a:1", "shop.Main.get(Main.java:3)"},
 	} {

@@ -17,7 +17,8 @@ import (
 
 // The lookup form is a flat table:
 //
-//	classes   obfuscated, original, file, flags, first method, methods   sorted by obfuscated name
+//	classes   obfuscated, original, file, flags, first method, methods   sorted by obfuscated name; a
+//	          class written in parts has a row for each
 //	methods   obfuscated name, first entry, entries                      sorted by name within a class
 //	entries   flags, from, to, original from, original to, class, method, offset of extras + 1
 //	extras    varints: call sites and rules of an entry
@@ -47,18 +48,20 @@ var namespace = uuid.NewSHA1(uuid.NameSpaceDNS, []byte("guardsquare.com"))
 
 // Build reads a mapping file and returns its lookup form for Open.
 func Build(data []byte) (index []byte, warnings []string, err error) {
-	m := read(data)
-	if len(m.classes) == 0 {
+	w := writer{b: flat.NewBuilder(magic, sections), files: map[string]string{}}
+	r := reader{done: w.class}
+	r.read(data)
+	if len(w.classes) == 0 {
 		return nil, nil, ErrMalformed
 	}
-	if m.skipped > 0 {
-		warnings = append(warnings, fmt.Sprintf("%d of %d lines are not understood", m.skipped, m.lines))
+	if r.skipped > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d of %d lines are not understood", r.skipped, r.lines))
 	}
-	index, err = m.index()
+	index, err = w.finish()
 	return index, warnings, err
 }
 
-// headLines is how far a mapping's header is searched for its id.
+// headBytes is how far a mapping's header is searched for its id.
 const headBytes = 64 << 10
 
 // ID returns the id a mapping is found by: pg_map_id of its header, else the uuid
@@ -79,44 +82,60 @@ func ID(data []byte) string {
 	return uuid.NewSHA1(namespace, data).String()
 }
 
-func (m *mapping) index() ([]byte, error) {
-	b := flat.NewBuilder(magic, sections)
-	slices.Sort(m.order)
-	files := map[string]string{}
-	for _, name := range m.order {
-		c := m.classes[name]
-		if c.file != "" && c.file != syntheticFile {
-			files[c.original] = c.file
-		}
-		flags := uint32(0)
-		if c.synthesized {
-			flags |= synthesized
-		}
-		names := make([]string, 0, len(c.methods))
-		for name := range c.methods {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		b.U32(classes, b.String(c.obfuscated), b.String(c.original), b.String(c.file), flags,
-			uint32(b.Len(methods)/(4*methodWidth)), uint32(len(names)))
-		for _, name := range names {
-			list := c.methods[name]
-			b.U32(methods, b.String(name), uint32(b.Len(entries)/(4*entryWidth)), uint32(len(list)))
-			spread(c, list)
-			for i, e := range list {
-				e.write(b, i == 0 || !continues(list[i-1], e))
-			}
+// writer makes the lookup form, class by class.
+type writer struct {
+	b       *flat.Builder
+	classes []classRow
+	files   map[string]string // original class → source file
+}
+
+type classRow struct {
+	name    string // obfuscated
+	numbers [classWidth]uint32
+}
+
+func (w *writer) class(c *class) {
+	b := w.b
+	if c.file != "" && c.file != syntheticFile {
+		w.files[c.original] = c.file
+	}
+	flags := uint32(0)
+	if c.synthesized {
+		flags |= synthesized
+	}
+	names := make([]string, 0, len(c.methods))
+	for name := range c.methods {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	w.classes = append(w.classes, classRow{c.obfuscated, [classWidth]uint32{
+		b.String(c.obfuscated), b.String(c.original), b.String(c.file), flags,
+		uint32(b.Len(methods) / (4 * methodWidth)), uint32(len(names)),
+	}})
+	for _, name := range names {
+		list := c.methods[name]
+		b.U32(methods, b.String(name), uint32(b.Len(entries)/(4*entryWidth)), uint32(len(list)))
+		spread(c, list)
+		for i, e := range list {
+			e.write(b, i == 0 || !continues(list[i-1], e))
 		}
 	}
-	originalNames := make([]string, 0, len(files))
-	for name := range files {
-		originalNames = append(originalNames, name)
+}
+
+func (w *writer) finish() ([]byte, error) {
+	slices.SortStableFunc(w.classes, func(a, b classRow) int { return strings.Compare(a.name, b.name) })
+	for _, c := range w.classes {
+		w.b.U32(classes, c.numbers[:]...)
 	}
-	slices.Sort(originalNames)
-	for _, name := range originalNames {
-		b.U32(originals, b.String(name), b.String(files[name]))
+	names := make([]string, 0, len(w.files))
+	for name := range w.files {
+		names = append(names, name)
 	}
-	return b.Bytes()
+	slices.Sort(names)
+	for _, name := range names {
+		w.b.U32(originals, w.b.String(name), w.b.String(w.files[name]))
+	}
+	return w.b.Bytes()
 }
 
 // spread gives what is said once of a method to all of its lines, and marks the
@@ -144,11 +163,12 @@ func continues(last, e *entry) bool {
 
 func (e *entry) write(b *flat.Builder, first bool) {
 	flags := uint32(0)
-	for bit, on := range map[uint32]bool{
-		hasRange: e.hasRange, hasOrig: e.hasOrig, synthesized: e.synthesized, outline: e.outline, startsGroup: first,
-	} {
-		if on {
-			flags |= bit
+	for _, f := range [...]struct {
+		bit uint32
+		on  bool
+	}{{hasRange, e.hasRange}, {hasOrig, e.hasOrig}, {synthesized, e.synthesized}, {outline, e.outline}, {startsGroup, first}} {
+		if f.on {
+			flags |= f.bit
 		}
 	}
 	extra := uint32(0)
