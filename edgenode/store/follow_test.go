@@ -319,7 +319,9 @@ func (w *world) connect() *nats.Conn {
 	return w.nats.Connect(w.t, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1))
 }
 
-func (w *world) publish() { w.publisher, w.stop = downtest.Publish(w.t, w.connect(), w.ledger, w.config) }
+func (w *world) publish() {
+	w.publisher, w.stop = downtest.Publish(w.t, w.connect(), w.ledger, w.config)
+}
 
 // published waits until the streams have everything.
 func (w *world) published() {
