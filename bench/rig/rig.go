@@ -136,6 +136,12 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Wait waits for the process to end by itself.
+func (p *Process) Wait() error {
+	<-p.done
+	return p.err
+}
+
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

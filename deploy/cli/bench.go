@@ -10,14 +10,18 @@ import (
 
 	"skerry/bench"
 	"skerry/bench/baseline"
+	"skerry/bench/campaign"
 	"skerry/bench/report"
+	"skerry/pkg/natsserver"
 )
 
 type benchCommands struct {
 	Run       benchCommand     `cmd:"" default:"withargs" help:"Measure this machine: all scenarios, or those named by --scenario."`
 	List      benchList        `cmd:"" help:"List the scenarios."`
 	Compare   benchCompare     `cmd:"" help:"Tell what changed between two saved reports beyond the noise."`
+	Faults    benchFaults      `cmd:"" help:"Break everything under load by seeded schedules, and balance the books."`
 	Yardstick yardstickCommand `cmd:"" hidden:""`
+	NATS      natsCommand      `cmd:"" name:"nats" hidden:""`
 }
 
 type benchCommand struct {
@@ -73,6 +77,49 @@ func (cmd *benchCompare) Run(streams Streams) error {
 		return err
 	}
 	return report.Compare(streams.Out, before, after)
+}
+
+type benchFaults struct {
+	Seed   uint64        `help:"Seed of the first run's schedule; the others follow." default:"1"`
+	Runs   int           `help:"How many runs." default:"1"`
+	Length time.Duration `help:"Length of the load in each run." default:"20s"`
+	Edges  int           `help:"Edges in each run." default:"2"`
+	Keep   string        `help:"File to which each run's result is appended as a line of JSON." type:"path" placeholder:"FILE"`
+}
+
+// Run breaks things.
+func (cmd *benchFaults) Run(ctx context.Context, streams Streams, version buildVersion) error {
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	config := campaign.Config{
+		Binary: binary, Version: string(version), Seed: cmd.Seed, Runs: cmd.Runs, Length: cmd.Length, Edges: cmd.Edges, Log: cmd.Keep, Out: streams.Out,
+	}
+	if err := config.Validate(); err != nil {
+		return usageError{err}
+	}
+	return campaign.Run(ctx, config)
+}
+
+// natsCommand is a NATS server as a process of its own, for the fault campaign to kill.
+type natsCommand struct {
+	Dir  string `required:"" type:"path"`
+	Port int    `required:""`
+}
+
+// Run serves until ctx ends.
+func (cmd *natsCommand) Run(ctx context.Context, streams Streams) error {
+	server, err := natsserver.Start(natsserver.Config{Dir: cmd.Dir, Port: cmd.Port})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(streams.Out, server.URL()); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	server.Stop()
+	return nil
 }
 
 type yardstickCommand struct{}

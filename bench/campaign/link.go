@@ -1,0 +1,124 @@
+package campaign
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// link is the line between an edge and one server of the centre: a TCP proxy that can
+// be cut or slowed.
+type link struct {
+	listener net.Listener
+	target   string
+	cut      atomic.Bool
+	delay    atomic.Int64 // nanoseconds before each piece is passed on
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	group sync.WaitGroup
+}
+
+func newLink(target string) (*link, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	l := &link{listener: listener, target: target, conns: map[net.Conn]struct{}{}}
+	l.group.Go(l.accept)
+	return l, nil
+}
+
+func (l *link) address() string { return l.listener.Addr().String() }
+
+func (l *link) accept() {
+	for {
+		conn, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		if l.cut.Load() {
+			_ = conn.Close()
+			continue
+		}
+		l.group.Go(func() { l.pass(conn) })
+	}
+}
+
+func (l *link) pass(near net.Conn) {
+	defer func() { _ = near.Close() }()
+	far, err := net.DialTimeout("tcp", l.target, time.Second)
+	if err != nil {
+		return
+	}
+	defer func() { _ = far.Close() }()
+	if !l.hold(near, far) {
+		return
+	}
+	defer l.release(near, far)
+	var both sync.WaitGroup
+	both.Go(func() { l.copy(far, near) })
+	both.Go(func() { l.copy(near, far) })
+	both.Wait()
+}
+
+func (l *link) copy(to, from net.Conn) {
+	defer func() { _, _ = to.Close(), from.Close() }()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			time.Sleep(time.Duration(l.delay.Load()))
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// hold keeps connections for sever; false when the link is cut.
+func (l *link) hold(conns ...net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut.Load() {
+		return false
+	}
+	for _, c := range conns {
+		l.conns[c] = struct{}{}
+	}
+	return true
+}
+
+func (l *link) release(conns ...net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range conns {
+		delete(l.conns, c)
+	}
+}
+
+// sever cuts the link: what is open breaks, what is new is refused.
+func (l *link) sever() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut.Store(true)
+	for c := range l.conns {
+		_ = c.Close()
+	}
+}
+
+// mend makes the link whole and fast again.
+func (l *link) mend() {
+	l.cut.Store(false)
+	l.delay.Store(0)
+}
+
+func (l *link) close() {
+	_ = l.listener.Close()
+	l.sever()
+	l.group.Wait()
+}
