@@ -314,6 +314,9 @@ func render(s *handshake.Set) string {
 }
 
 func TestRevalidatingDoesNotAllocate(t *testing.T) {
+	if raced {
+		t.Skip("not with the race detector")
+	}
 	e := newEdge(t)
 	e.fill()
 	m := handshake.New(e.Gate, pulseTag)

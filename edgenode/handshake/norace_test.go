@@ -1,0 +1,5 @@
+//go:build !race
+
+package handshake_test
+
+const raced = false
