@@ -47,6 +47,26 @@ func (f *forms) cached(projectID, idOrSlug string) (*form, bool) {
 	return held, ok
 }
 
+// current is the form as it is now: the one held, if the survey has not been saved
+// since, else read anew. errSurveyUnknown when there is none.
+func (f *forms) current(ctx context.Context, projectID, idOrSlug string) (*form, error) {
+	held, ok := f.cached(projectID, idOrSlug)
+	if !ok {
+		return f.load(ctx, projectID, idOrSlug)
+	}
+	var same bool
+	err := f.pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM surveys WHERE project_id = $1 AND id = $2 AND updated_at = $3)`,
+		projectID, held.id, held.updatedAt).Scan(&same)
+	if err != nil {
+		return nil, fmt.Errorf("look at survey: %w", err)
+	}
+	if same {
+		return held, nil
+	}
+	return f.load(ctx, projectID, idOrSlug)
+}
+
 // load reads the form as it is now; errSurveyUnknown when there is none.
 func (f *forms) load(ctx context.Context, projectID, idOrSlug string) (*form, error) {
 	stored, err := surveys.Load(ctx, f.pool, projectID, idOrSlug)

@@ -60,7 +60,7 @@ func (m *Module) SavePartial(w http.ResponseWriter, r *http.Request, c *access.C
 	if err != nil {
 		return worded(err)
 	}
-	f, err := m.forms.load(r.Context(), c.Key.ProjectID, r.PathValue("id"))
+	f, err := m.forms.current(r.Context(), c.Key.ProjectID, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (m *Module) partialOf(r *http.Request, c *access.Call) (*form, partialKey, 
 	case !utf8.ValidString(externalID) || strings.IndexByte(externalID, 0) >= 0 || utf8.RuneCountInString(externalID) > survey.MaxIdentity:
 		return nil, partialKey{}, problem.Newf(problem.Invalid, "invalid_external_id", "external_id must be at most %d characters of text", survey.MaxIdentity)
 	}
-	f, err := m.forms.load(r.Context(), c.Key.ProjectID, r.PathValue("id"))
+	f, err := m.forms.current(r.Context(), c.Key.ProjectID, r.PathValue("id"))
 	if err != nil {
 		return nil, partialKey{}, err
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"skerry/pkg/problem"
 	"skerry/pkg/survey"
@@ -34,16 +35,16 @@ import (
 type Config struct {
 	// MaxBody is the largest submission or partial save in bytes; 0 means 64 MiB.
 	MaxBody int64
-	// LargeBodies is how many bodies over 1 MiB, or of unknown length, are worked on
-	// at a time; 0 means 2. Others wait.
-	LargeBodies int
+	// Bodies is how many bytes of bodies over 64 KiB are worked on at a time; 0 means
+	// 128 MiB. Others wait.
+	Bodies int64
 	// Mirror writes rows of the analytics copy; nil means the table survey_mirror.
 	Mirror func(ctx context.Context, rows []MirrorRow) error
 }
 
 const (
-	defaultMaxBody     = 64 << 20
-	defaultLargeBodies = 2
+	defaultMaxBody = 64 << 20
+	defaultBodies  = 128 << 20
 )
 
 // Validate names the first field that is wrong.
@@ -51,10 +52,23 @@ func (c Config) Validate() error {
 	switch {
 	case c.MaxBody < 0:
 		return errors.New("responses: MaxBody is negative")
-	case c.LargeBodies < 0:
-		return errors.New("responses: LargeBodies is negative")
+	case c.Bodies < 0:
+		return errors.New("responses: Bodies is negative")
+	}
+	if c = c.withDefaults(); c.Bodies < c.MaxBody {
+		return fmt.Errorf("responses: Bodies is %d, too little for one of MaxBody, %d", c.Bodies, c.MaxBody)
 	}
 	return nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxBody == 0 {
+		c.MaxBody = defaultMaxBody
+	}
+	if c.Bodies == 0 {
+		c.Bodies = defaultBodies
+	}
+	return c
 }
 
 // Module takes submissions and partial responses, and shows results. Its exported
@@ -68,7 +82,7 @@ type Module struct {
 	writer  *writer
 	mirror  *mirror
 	bus     Bus
-	large   chan struct{} // one slot per large body at work
+	bodies  *semaphore.Weighted // bytes of large bodies at work
 	now     func() time.Time
 }
 
@@ -77,19 +91,14 @@ func New(config Config, store *commit.Store, access *access.Store, surveys *surv
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if config.MaxBody == 0 {
-		config.MaxBody = defaultMaxBody
-	}
-	if config.LargeBodies == 0 {
-		config.LargeBodies = defaultLargeBodies
-	}
+	config = config.withDefaults()
 	if config.Mirror == nil {
 		config.Mirror = mirrorTable(store.Pool())
 	}
 	m := &Module{
 		config: config, store: store, access: access, surveys: surveys,
 		forms: newForms(store.Pool()), mirror: newMirror(config.Mirror),
-		large: make(chan struct{}, config.LargeBodies), now: time.Now,
+		bodies: semaphore.NewWeighted(config.Bodies), now: time.Now,
 	}
 	m.writer = newWriter(store, m.announce)
 	m.register(registry)

@@ -384,6 +384,21 @@ func TestHostileBodiesAreAnsweredWithinBounds(t *testing.T) {
 	}
 }
 
+func TestLargeBodiesTakeTurns(t *testing.T) {
+	t.Parallel()
+	w := surveystest.New(t, responses.Config{MaxBody: 1 << 20, Bodies: 1 << 20})
+	w.Published(everyKind)
+	large := `{"survey_id":"every-kind","answers":{"nps":1,"text":"` + strings.Repeat("x", 1<<20-100) + `"}}`
+	for range 2 { // all room is given back
+		statuses, _ := together(20, func(i int) surveystest.Answer {
+			return w.Do(w.Live, "POST", submit, []string{large, large + strings.Repeat(" ", 200), large[:1<<19], oneAnswer}[i%4])
+		})
+		if statuses[400] != 10 || statuses[413] != 5 || statuses[201] != 5 {
+			t.Errorf("%v, want 5 too long, 5 too large, 5 cut off, 5 stored", statuses)
+		}
+	}
+}
+
 func TestWebhookEventCarriesTheResponse(t *testing.T) {
 	t.Parallel()
 	w := world(t)

@@ -18,8 +18,8 @@ import (
 	"skerry/writeplane/access"
 )
 
-// largeBody is from where a body takes one of the few slots for large ones.
-const largeBody = 1 << 20
+// smallBody is up to where a body is read without asking for room.
+const smallBody = 64 << 10
 
 // MaxIdempotencyKey is the longest Idempotency-Key in bytes.
 const MaxIdempotencyKey = 255
@@ -169,36 +169,36 @@ func idempotencyKey(r *http.Request) (string, error) {
 var errIdempotencyKey = problem.Newf(problem.Invalid, "invalid_idempotency_key",
 	"Idempotency-Key must be 1 to %d visible ASCII characters", MaxIdempotencyKey)
 
-// body reads the request's body, checked to be UTF-8. Once it proves large it waits
-// for one of the few slots, which release gives back: memory stays bounded however
-// many come at once.
+// body reads the request's body. Once it proves large it waits until there is room for
+// all of it, which release gives back: memory stays bounded however many come at once.
 func (m *Module) body(r *http.Request) (body []byte, release func(), err error) {
 	tooLarge := problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", m.config.MaxBody)
 	if r.ContentLength > m.config.MaxBody {
 		return nil, nil, tooLarge
 	}
 	var read bytes.Buffer
-	if r.ContentLength > 0 && r.ContentLength <= largeBody {
-		read.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	if _, err := read.ReadFrom(io.LimitReader(r.Body, min(largeBody, m.config.MaxBody)+1)); err != nil {
+	if _, err := read.ReadFrom(io.LimitReader(r.Body, smallBody+1)); err != nil {
 		return nil, nil, errBrokenOff
 	}
-	if read.Len() <= largeBody && int64(read.Len()) <= m.config.MaxBody {
-		return read.Bytes(), func() {}, nil
+	release = func() {}
+	if read.Len() > smallBody {
+		room := r.ContentLength
+		if room < 0 { // unknown: it may be as large as any
+			room = m.config.MaxBody
+		}
+		if err := m.bodies.Acquire(r.Context(), room); err != nil {
+			return nil, nil, err
+		}
+		release = func() { m.bodies.Release(room) }
+		if r.ContentLength > 0 {
+			read.Grow(int(room) - read.Len() + bytes.MinRead)
+		}
+		if _, err := read.ReadFrom(io.LimitReader(r.Body, m.config.MaxBody+1-int64(read.Len()))); err != nil {
+			release()
+			return nil, nil, errBrokenOff
+		}
 	}
-	select {
-	case m.large <- struct{}{}:
-	case <-r.Context().Done():
-		return nil, nil, r.Context().Err()
-	}
-	release = func() { <-m.large }
-	_, err = read.ReadFrom(io.LimitReader(r.Body, m.config.MaxBody+1-int64(read.Len())))
-	switch {
-	case err != nil:
-		release()
-		return nil, nil, errBrokenOff
-	case int64(read.Len()) > m.config.MaxBody:
+	if int64(read.Len()) > m.config.MaxBody {
 		release()
 		return nil, nil, tooLarge
 	}
