@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/textproto"
 	"runtime"
 	"slices"
@@ -20,6 +21,7 @@ import (
 
 	"skerry/pkg/id"
 	"skerry/writeplane/blobs"
+	"skerry/writeplane/blobs/s3test"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/jobs"
 )
@@ -33,8 +35,12 @@ type press struct {
 }
 
 func newPress(t testing.TB, tr *trail, mailer Mailer) *press {
+	return newPressAt(t, tr, mailer, t.TempDir())
+}
+
+func newPressAt(t testing.TB, tr *trail, mailer Mailer, location string) *press {
 	t.Helper()
-	files, err := blobs.Open(t.Context(), blobs.Config{URL: t.TempDir(), PublicURL: "http://skerry.example"}, tr.db.App)
+	files, err := blobs.Open(t.Context(), blobs.Config{URL: location, PublicURL: "http://skerry.example"}, tr.db.App)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +162,38 @@ func TestExportIsRFC4180WithHeaderAndNoFormulas(t *testing.T) {
 	if err != nil || !slices.Equal(actions, []string{"audit.export.delivered", "audit.export.requested"}) {
 		t.Errorf("%v %v", actions, err)
 	}
+}
+
+func TestExportOnS3IsDownloadedByItsSignedURL(t *testing.T) {
+	location := s3test.New(t)
+	tr := newTrail(t, "pro")
+	tr.logMany(t, 3)
+	fill(t, tr, 10_000, strings.Repeat("x", 1000)) // more than one part of an upload
+	p := newPressAt(t, tr, nil, location)
+	row := p.request(t, filters{}, nil)
+	if err := p.work(t, row); err != nil {
+		t.Fatal(err)
+	}
+	row = p.read(t, row)
+	shown, err := row.signed(t.Context(), p.files, blobs.DefaultExpiry)
+	if err != nil || shown.DownloadURL == nil {
+		t.Fatal(shown, err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Get(*shown.DownloadURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != 200 || int64(len(body)) != *row.SizeBytes || int64(strings.Count(string(body), "\r\n")) != *row.RowCount+1 {
+		t.Errorf("%d, %d of %d bytes, %v", response.StatusCode, len(body), *row.SizeBytes, err)
+	}
+	if got := response.Header.Get("Content-Disposition"); !strings.HasPrefix(got, "attachment; filename=audit-") {
+		t.Error(got)
+	}
+	t.Logf("%d rows, %d bytes from S3", *row.RowCount, len(body))
 }
 
 func FuzzCSVCellIsReadBackByAReader(f *testing.F) {

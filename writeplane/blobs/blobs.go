@@ -130,6 +130,14 @@ func (s *Store) Close() error {
 	return err
 }
 
+// DefaultPublicURL sets the base of download URLs when the configuration names none.
+// It belongs to the assembly: call it before anything serves.
+func (s *Store) DefaultPublicURL(base string) {
+	if s.publicURL == "" {
+		s.publicURL = base
+	}
+}
+
 // IsFolder reports whether the files lie in a folder.
 func (s *Store) IsFolder() bool { return s.folder != "" }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"skerry/pkg/reply"
+	"skerry/writeplane/blobs/s3test"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/postgres/dbtest"
 )
@@ -114,7 +115,7 @@ func TestFolderKeepsFiles(t *testing.T) {
 }
 
 func TestS3KeepsFilesAndSignsDownloads(t *testing.T) {
-	s, err := Open(t.Context(), Config{URL: newS3(t)}, dbtest.New(t).App)
+	s, err := Open(t.Context(), Config{URL: s3test.New(t)}, dbtest.New(t).App)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestS3KeepsFilesAndSignsDownloads(t *testing.T) {
 
 // 100 MB through the S3 client while the process's heap stays small.
 func TestS3UploadIsBoundedInMemory(t *testing.T) {
-	s, err := Open(t.Context(), Config{URL: newS3(t)}, dbtest.New(t).App)
+	s, err := Open(t.Context(), Config{URL: s3test.New(t)}, dbtest.New(t).App)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,12 @@ func (db *DB) Close() {
 	db.Owner.Close()
 }
 
+// OpenPool connects to a database that holds no part of the plane's own schema, such
+// as an audit mirror elsewhere.
+func OpenPool(ctx context.Context, rawURL string, conns int) (*pgxpool.Pool, error) {
+	return openPool(ctx, rawURL, conns, "")
+}
+
 func openPool(ctx context.Context, rawURL string, conns int, afterConnect string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(rawURL)
 	if err != nil {

@@ -1,4 +1,6 @@
-package blobs
+// Package s3test runs a real S3 server for tests. The server is a module of its own
+// in testdata, so that nothing of it enters the program's go.mod.
+package s3test
 
 import (
 	"context"
@@ -8,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,18 +21,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// buildS3Server builds the S3 server of the nested module once per process; Go's
+// build builds the server once per process; Go's
 // build cache makes that quick from the second time on.
-var buildS3Server = sync.OnceValues(func() (string, error) {
+var build = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "s3server")
 	if err != nil {
 		return "", err
 	}
 	binary := filepath.Join(folder, "s3server")
-	build := exec.Command("go", "build", "-o", binary, "github.com/versity/versitygw/cmd/versitygw")
-	build.Dir = "testdata/s3server"
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
+	command := exec.Command("go", "build", "-o", binary, "github.com/versity/versitygw/cmd/versitygw")
+	_, here, _, _ := runtime.Caller(0)
+	command.Dir = filepath.Join(filepath.Dir(here), "testdata")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the S3 server: %w\n%s", err, out)
 	}
 	return binary, nil
@@ -40,13 +44,14 @@ const (
 	s3Secret = "tester-secret-0123456789"
 )
 
-// newS3 starts a real S3 server with one bucket and returns the bucket's URL for Open.
-func newS3(t *testing.T) string {
+// New starts a real S3 server with one bucket and returns the bucket's URL for
+// blobs.Open. It sets the environment's credentials, so the test cannot be parallel.
+func New(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds and runs an S3 server")
 	}
-	binary, err := buildS3Server()
+	binary, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
