@@ -1,9 +1,15 @@
 package writeplane
 
 import (
+	"skerry/replication/up"
 	"skerry/writeplane/access"
+	"skerry/writeplane/audit"
+	"skerry/writeplane/blobs"
 	"skerry/writeplane/cohorts"
 	"skerry/writeplane/flags"
+	"skerry/writeplane/identity"
+	"skerry/writeplane/ingest"
+	"skerry/writeplane/payloads"
 	"skerry/writeplane/remoteconfig"
 	"skerry/writeplane/surveys"
 	"skerry/writeplane/surveys/responses"
@@ -59,6 +65,8 @@ const (
 // can serve a part of the plane.
 type Modules struct {
 	Access   *access.Module
+	Audit    *audit.Module
+	Blobs    *blobs.Store
 	Webhooks *webhooks.Module
 
 	Flags        *flags.Module
@@ -67,6 +75,10 @@ type Modules struct {
 
 	Surveys   *surveys.Module
 	Responses *responses.Module
+
+	Ingest   *ingest.Module
+	Persons  *identity.Module
+	Payloads *payloads.Module
 }
 
 // Routes is the table of every path that the write plane answers.
@@ -101,6 +113,25 @@ func Routes(m Modules) []Route {
 			Route{Method: "POST", Path: "/api/v1/projects/{id}/api-tokens", Needs: ProjectAdmin, Handle: a.CreateToken},
 			Route{Method: "DELETE", Path: "/api/v1/api-tokens/{id}", Needs: ProjectAdmin, Handle: a.RevokeToken},
 		)
+	}
+	if m := m.Audit; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/audit", Needs: ProjectAdmin, Family: Audit, Handle: m.List},
+			Route{Method: "GET", Path: "/api/v1/audit/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.Get},
+			Route{Method: "GET", Path: "/api/v1/audit/verify", Needs: OrgAdmin, Family: Audit, Handle: m.Verify},
+			Route{Method: "GET", Path: "/api/v1/projects/{id}/audit", Needs: Viewer, Family: Audit, Handle: m.ListProject},
+			Route{Method: "POST", Path: "/api/v1/audit/exports", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateExport},
+			Route{Method: "GET", Path: "/api/v1/audit/exports/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.GetExport},
+			Route{Method: "GET", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.ListSchedules},
+			Route{Method: "POST", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateSchedule},
+			Route{Method: "DELETE", Path: "/api/v1/audit/export-schedules/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.DeleteSchedule},
+		)
+	}
+	if m := m.Blobs; m != nil && m.IsFolder() {
+		// A signature for GET is no leave for anything else: the handler hears of every method.
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+			add(Route{Method: method, Path: blobs.DownloadPath + "{key...}", Needs: Public, Handle: m.Download})
+		}
 	}
 	if m := m.Webhooks; m != nil {
 		add(
@@ -168,6 +199,24 @@ func Routes(m Modules) []Route {
 			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/responses", Needs: Viewer, Handle: m.List},
 			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/summary", Needs: Viewer, Handle: m.Summary},
 		)
+	}
+	if m := m.Ingest; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/events", Needs: Viewer, Handle: m.Events},
+			Route{Method: "GET", Path: "/api/v1/ingest/dead-letters", Needs: Viewer, Handle: m.DeadLetters},
+			Route{Method: "POST", Path: "/api/v1/ingest/dead-letters/{id}/replay", Needs: Editor, Handle: m.Replay},
+			Route{Method: "GET", Path: "/api/v1/ingest/lag", Needs: Viewer, Handle: m.Lag},
+		)
+	}
+	if m := m.Persons; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/persons/{distinct_id}", Needs: Viewer, Handle: m.Get},
+			Route{Method: "GET", Path: "/api/v1/persons/{distinct_id}/conflicts", Needs: Viewer, Handle: m.Conflicts},
+			Route{Method: "DELETE", Path: "/api/v1/persons/{distinct_id}", Needs: ProjectAdmin, Handle: m.Delete},
+		)
+	}
+	if m := m.Payloads; m != nil {
+		add(Route{Method: "PUT", Path: up.PayloadPath + "{key...}", Needs: Public, Handle: m.Put, MaxBody: -1})
 	}
 	return table
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,9 +24,13 @@ import (
 	"skerry/replication/down"
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
+	"skerry/writeplane/blobs"
 	"skerry/writeplane/cohorts"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/flags"
+	"skerry/writeplane/identity"
+	"skerry/writeplane/ingest"
+	"skerry/writeplane/jobs"
 	"skerry/writeplane/lease"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/publish"
@@ -49,14 +54,25 @@ type Config struct {
 	// TrustedProxies are the peers whose X-Forwarded-For is believed: the edges.
 	TrustedProxies []netip.Prefix
 	Webhooks       target.Config
+	// Blobs says where files lie: symbols, exports, large payloads.
+	Blobs blobs.Config
+	// Ingest says how events are kept, IngestStreamBytes how many may wait between
+	// edges and this plane (0 means 2 GiB).
+	Ingest            ingest.Config
+	IngestStreamBytes int64
+	Audit             AuditConfig
 }
 
 // Plane is one process of the write plane.
 type Plane struct {
 	db       *postgres.DB
 	conn     *nats.Conn
+	blobs    *blobs.Store
+	mirror   *pgxpool.Pool // of the audit mirror, when it is another database
 	api, ops net.Listener
 	group    serve.Group
+
+	ingestion ingestion
 
 	// Access and Store are what `skerry up` founds the first organization with.
 	Access *access.Store
@@ -93,6 +109,13 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	}
 	p.group.Add("publisher", publisher.Run)
 
+	if p.blobs, err = blobs.Open(ctx, config.Blobs, p.db.App); err != nil {
+		return nil, err
+	}
+	if err := p.addIngestion(config, leases, nil, registry); err != nil {
+		return nil, err
+	}
+
 	guard := target.New(config.Webhooks)
 	dispatcher := webhooks.NewDispatcher(p.Store, p.Access.Sealer(), guard, registry, webhooks.Config{})
 	p.group.Add("webhooks", dispatcher.Run)
@@ -104,8 +127,21 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	}
 	p.group.Add("survey responses", submissions.Run)
 
+	trail, exporter, err := p.openAudit(ctx, config.Audit, registry)
+	if err != nil {
+		return nil, err
+	}
+	queue, err := jobs.New(p.db.Owner, nil, exporter.Register)
+	if err != nil {
+		return nil, err
+	}
+	exporter.Bind(queue)
+	p.group.Add("jobs", queue.Run)
+
 	routes := Routes(Modules{
 		Access:   access.NewModule(p.Store, p.Access),
+		Audit:    audit.NewModule(trail, p.Store, p.Access, p.blobs, queue, config.Audit.SMTPURL != ""),
+		Blobs:    p.blobs,
 		Webhooks: webhooks.New(p.Store, p.Access, guard),
 
 		Flags:        flags.New(p.Store, p.Access),
@@ -114,6 +150,10 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 
 		Surveys:   survey,
 		Responses: submissions,
+
+		Ingest:   ingest.New(p.ingestion.store, p.Access),
+		Persons:  identity.New(p.Store, p.Access),
+		Payloads: p.ingestion.payloads,
 	})
 	return p, p.listen(config, routes, registry)
 }
@@ -142,7 +182,7 @@ func (p *Plane) listen(config Config, routes []Route, registry *prometheus.Regis
 	if p.ops, err = serve.Listen("--listen-operator", config.ListenOperator); err != nil {
 		return err
 	}
-	operator := serve.Operator{Ready: p.Ready, Status: p.status, Metrics: registry}.Handler()
+	operator := p.operatorRoutes(serve.Operator{Ready: p.Ready, Status: p.status, Metrics: registry}.Handler())
 	p.serve("api", p.api, handler)
 	p.serve("operator", p.ops, operator)
 	return nil
@@ -191,6 +231,12 @@ func (p *Plane) Close() {
 	if p.conn != nil {
 		p.conn.Close()
 	}
+	if p.blobs != nil {
+		_ = p.blobs.Close() // everything written was synced before it was answered
+	}
+	if p.mirror != nil {
+		p.mirror.Close()
+	}
 	if p.db != nil {
 		p.db.Close()
 	}
@@ -203,10 +249,12 @@ func (p *Plane) Ready(ctx context.Context) error { return postgres.CheckVersion(
 type Status struct {
 	Postgres string `json:"postgres"` // "ok" or what is wrong
 	NATS     string `json:"nats"`     // connected, reconnecting, …
+
+	Ingestion IngestionStatus `json:"ingestion"`
 }
 
 func (p *Plane) status(ctx context.Context) any {
-	s := Status{Postgres: "ok", NATS: p.conn.Status().String()}
+	s := Status{Postgres: "ok", NATS: p.conn.Status().String(), Ingestion: p.ingestionStatus(ctx)}
 	if err := p.Ready(ctx); err != nil {
 		s.Postgres = err.Error()
 	}

@@ -11,6 +11,8 @@ import (
 	"skerry/pkg/seal"
 	"skerry/writeplane"
 	"skerry/writeplane/access"
+	"skerry/writeplane/blobs"
+	"skerry/writeplane/ingest"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/webhooks/target"
 )
@@ -47,16 +49,22 @@ type writePlaneCommand struct {
 	database
 	identity
 	proxies
-	Listen           string         `help:"Address of the API." default:"127.0.0.1:8090"`
-	ListenOperator   string         `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
-	NATSURL          string         `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
-	NATSCredentials  string         `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
-	StreamReplicas   int            `help:"Replicas of the streams that the plane makes." default:"1"`
-	PostgresConns    int            `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
-	Migrate          bool           `help:"Bring the schema up to date first."`
-	OIDCIssuers      []string       `name:"oidc-issuer" sep:"none" help:"External issuer whose tokens are accepted: issuer=URL;audience=A;organization=ID[;email-claim=C][;role-claim=C][;project-claim=C]. May be repeated." placeholder:"SETTINGS"`
-	WebhookAllowHTTP bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
-	WebhookAllowCIDR []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public." placeholder:"CIDR"`
+	Listen            string         `help:"Address of the API." default:"127.0.0.1:8090"`
+	ListenOperator    string         `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
+	NATSURL           string         `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
+	NATSCredentials   string         `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
+	BlobURL           string         `help:"Where files lie: a folder (one write plane only), or s3://bucket?region=…" required:"" placeholder:"URL"`
+	PublicURL         string         `help:"Address under which clients reach downloads." placeholder:"URL"`
+	SMTPURL           string         `name:"smtp-url" help:"Mail server for scheduled exports: smtp://user:password@host:587?from=ADDRESS, or smtps://." placeholder:"URL"`
+	AuditMirrorURL    string         `name:"audit-mirror-url" help:"PostgreSQL that holds the audit log's query mirror; without it a schema beside the log." placeholder:"URL"`
+	RetentionDays     int            `help:"Days of events to keep, by day of receipt; 0 keeps all." default:"0"`
+	IngestStreamBytes int64          `help:"How many bytes of events may wait between edges and this plane; 0 means 2 GiB." default:"0"`
+	StreamReplicas    int            `help:"Replicas of the streams that the plane makes." default:"1"`
+	PostgresConns     int            `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
+	Migrate           bool           `help:"Bring the schema up to date first."`
+	OIDCIssuers       []string       `name:"oidc-issuer" sep:"none" help:"External issuer whose tokens are accepted: issuer=URL;audience=A;organization=ID[;email-claim=C][;role-claim=C][;project-claim=C]. May be repeated." placeholder:"SETTINGS"`
+	WebhookAllowHTTP  bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
+	WebhookAllowCIDR  []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public." placeholder:"CIDR"`
 }
 
 // Run serves until ctx ends.
@@ -97,7 +105,12 @@ func (cmd *writePlaneCommand) config() (writeplane.Config, error) {
 		StreamReplicas: cmd.StreamReplicas,
 		Access:         access.Config{Issuer: cmd.Issuer, SealingKey: sealing, Issuers: issuers},
 		TrustedProxies: cmd.TrustedProxies,
+		Audit:          writeplane.AuditConfig{MirrorURL: cmd.AuditMirrorURL, SMTPURL: cmd.SMTPURL},
 		Webhooks:       target.Config{AllowHTTP: cmd.WebhookAllowHTTP, AllowCIDRs: cmd.WebhookAllowCIDR},
+		Blobs:          blobs.Config{URL: cmd.BlobURL, PublicURL: strings.TrimSuffix(cmd.PublicURL, "/")},
+		Ingest:         ingest.Config{RetentionDays: cmd.RetentionDays},
+
+		IngestStreamBytes: cmd.IngestStreamBytes,
 	}, nil
 }
 

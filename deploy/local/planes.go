@@ -15,6 +15,7 @@ import (
 	"skerry/edgenode"
 	"skerry/pkg/serve"
 	"skerry/writeplane"
+	"skerry/writeplane/blobs"
 	"skerry/writeplane/postgres"
 )
 
@@ -57,6 +58,7 @@ func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) 
 		NATS:           under.natsURL,
 		TrustedProxies: loopback,
 		Webhooks:       cfg.Webhooks,
+		Blobs:          blobs.Config{URL: filepath.Join(cfg.Data, "blobs")},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write plane: %w", err)

@@ -67,6 +67,9 @@ func (q *Queue) Insert(ctx context.Context, tx pgx.Tx, args river.JobArgs, optio
 // Run works jobs off until ctx ends; those under way then get a moment to end.
 func (q *Queue) Run(ctx context.Context) error {
 	if err := q.client.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was to end before it had begun
+		}
 		return fmt.Errorf("start job queue: %w", err)
 	}
 	<-q.client.Stopped()
