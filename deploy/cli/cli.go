@@ -41,7 +41,7 @@ type root struct {
 	WritePlane writePlaneCommand `cmd:"" name:"writeplane" group:"process" help:"Run one process of the write plane."`
 	Migrate    migrateCommand    `cmd:"" group:"process" help:"Bring the database to this program's schema."`
 	Bootstrap  bootstrapCommand  `cmd:"" group:"process" help:"Make the first organization, project and owner in an empty database."`
-	Restored   restoredCommand  `cmd:"" group:"process" help:"Declare that the database was restored from a backup: edges take their state anew."`
+	Restored   restoredCommand   `cmd:"" group:"process" help:"Declare that the database was restored from a backup: edges take their state anew."`
 
 	Bench benchCommands `cmd:"" group:"process" help:"Measure this machine, or compare two measurements."`
 
