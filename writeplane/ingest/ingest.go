@@ -89,7 +89,7 @@ type laneKey struct {
 	lane up.Lane
 }
 
-// NewStore returns a Store.
+// NewStore returns a Store. Without crashes, the crash lanes stay with their edges.
 func NewStore(config Config, db *postgres.DB, blobs *blobs.Store, crashes Crashes) (*Store, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err

@@ -272,6 +272,9 @@ func (s *Store) settleAliases(ctx context.Context, tx pgx.Tx, l *load) error {
 }
 
 func (s *Store) settleCrashes(ctx context.Context, tx pgx.Tx, l *load) error {
+	if s.crashes == nil {
+		return errors.New("nobody takes crash reports here")
+	}
 	rows := l.pick(stored)
 	reports := make([]CrashRow, len(rows))
 	for i, r := range rows {

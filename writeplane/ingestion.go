@@ -1,0 +1,67 @@
+package writeplane
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"skerry/replication/up"
+	"skerry/writeplane/identity"
+	"skerry/writeplane/ingest"
+	"skerry/writeplane/lease"
+	"skerry/writeplane/payloads"
+	"skerry/writeplane/quota"
+)
+
+// ingestion is the way of events into this plane: what receives and stores them, what
+// rewrites their history, what totals them.
+type ingestion struct {
+	store    *ingest.Store
+	receiver *up.Receiver
+	worker   *identity.Worker
+	payloads *payloads.Module
+}
+
+// addIngestion builds ingestion and adds what runs in the background. crashes takes
+// the reports of the crash lane; nil leaves them with the edges.
+func (p *Plane) addIngestion(config Config, leases *lease.Store, crashes ingest.Crashes, registry *prometheus.Registry) (err error) {
+	in := &p.ingestion
+	if in.store, err = ingest.NewStore(config.Ingest, p.db, p.blobs, crashes); err != nil {
+		return err
+	}
+	streams := up.StreamLimits{MaxBytes: config.IngestStreamBytes, Replicas: config.StreamReplicas}
+	if in.receiver, err = up.NewReceiver(up.ReceiverConfig{Streams: streams}, in.store, leases, p.conn); err != nil {
+		return err
+	}
+	in.worker = identity.NewWorker(p.db.App, leases)
+	in.payloads = payloads.New(p.blobs, p.Access.Sealer(), p.conn)
+	totals := quota.New(p.Store)
+	registry.MustRegister(ingest.NewCollector(in.store), identity.NewCollector(in.worker))
+	p.group.Add("receiver", in.receiver.Run)
+	p.group.Add("event store", in.store.Run)
+	p.group.Add("history", in.worker.Run)
+	p.group.Add("payloads", in.payloads.Run)
+	p.group.Add("usage", func(ctx context.Context) error { return totals.Run(ctx, p.conn) })
+	return nil
+}
+
+// IngestionStatus is the events' part of /status.
+type IngestionStatus struct {
+	ingest.Status
+	Receiving []up.ReceivedLane     `json:"receiving"` // lanes that this process works on
+	History   identity.WorkerStatus `json:"history"`   // of this process
+}
+
+func (p *Plane) ingestionStatus(ctx context.Context) IngestionStatus {
+	in := &p.ingestion
+	return IngestionStatus{Status: in.store.Status(ctx), Receiving: in.receiver.Status(), History: in.worker.Status()}
+}
+
+// operatorRoutes are the operators' actions beside what serve.Operator offers.
+func (p *Plane) operatorRoutes(operator http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", operator)
+	mux.HandleFunc("POST /edges/{edge}/retire", p.ingestion.store.Retire(p.ingestion.receiver.Heard))
+	return mux
+}
