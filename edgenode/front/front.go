@@ -21,6 +21,7 @@ import (
 // Limits bound what a client may cost. Zero values mean the defaults.
 type Limits struct {
 	Header      int           // bytes of request line and headers; 0 means 8 KiB. Every open connection holds as much.
+	Answer      int           // bytes of an answer that leave together; 0 means 16 KiB. Every open connection holds as much.
 	Connections int           // at once; 0 means 100,000
 	Time        time.Duration // for the header, and for a small body; 0 means 30 s
 	Idle        time.Duration // between requests of a connection; 0 means 75 s
@@ -40,6 +41,11 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Drain, 5*time.Second)
 	if l.Header == 0 {
 		l.Header = 8 << 10
+	}
+	if l.Answer == 0 {
+		// An answer of 100 decisions has 8 to 10 KB. Sent in pieces of 4 KiB, fasthttp's default, it took 15 to 16 µs of a
+		// core; in one piece it takes 9 to 10.
+		l.Answer = 16 << 10
 	}
 	if l.Connections == 0 {
 		l.Connections = 100_000
@@ -64,6 +70,7 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 		Handler:                      careful(handler),
 		ErrorHandler:                 refuse,
 		ReadBufferSize:               limits.Header,
+		WriteBufferSize:              limits.Answer,
 		ReadTimeout:                  limits.Time,
 		IdleTimeout:                  limits.Idle,
 		Concurrency:                  limits.Connections,
