@@ -63,14 +63,24 @@ func Enqueue(ctx context.Context, tx pgx.Tx, events []commit.Event, entries []co
 		}
 		messages = append(messages, m)
 	}
-	var batch pgx.Batch
-	for _, m := range messages {
-		batch.Queue(enqueueSQL, m.id, m.organization, m.event, m.body, now, m.project, m.environment, m.except, m.event == EventAuditEntry)
-	}
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+	if err := store(ctx, tx, messages, now); err != nil {
 		return fmt.Errorf("store %d messages: %w", len(messages), err)
 	}
 	return nil
+}
+
+// store writes all messages in one statement: a transaction that stores many survey
+// responses has an event for each.
+func store(ctx context.Context, tx pgx.Tx, messages []message, now time.Time) error {
+	n := len(messages)
+	ids, organizations, names, bodies := make([]string, n), make([]string, n), make([]string, n), make([][]byte, n)
+	projects, environments, excepts, audits := make([]*string, n), make([]*string, n), make([]*string, n), make([]bool, n)
+	for i, m := range messages {
+		ids[i], organizations[i], names[i], bodies[i] = m.id, m.organization, m.event, m.body
+		projects[i], environments[i], excepts[i], audits[i] = m.project, m.environment, m.except, m.event == EventAuditEntry
+	}
+	_, err := tx.Exec(ctx, enqueueSQL, ids, organizations, names, bodies, projects, environments, excepts, audits, now)
+	return err
 }
 
 func eventMessage(e commit.Event, now time.Time) (message, error) {
@@ -111,28 +121,32 @@ func optional(s string) *string {
 	return &s
 }
 
-// enqueueSQL matches subscriptions and stores the message only when there is one.
-// The audit stream is matched by its full name alone, and only for tiers that have it.
+// enqueueSQL matches subscriptions and stores those messages that somebody wants. The
+// audit stream is matched by its full name alone, and only for tiers that have it.
 const enqueueSQL = `
-WITH wanted AS (
-	SELECT s.id FROM webhook_subscriptions s
-	WHERE s.organization_id = $2 AND s.enabled AND s.deleted_at IS NULL
-	  AND (s.project_id IS NULL OR s.project_id = $6::uuid)
-	  AND (s.environment IS NULL OR s.environment = $7)
-	  AND s.id IS DISTINCT FROM $8::uuid
-	  AND CASE WHEN $9 THEN
-			$3 = ANY (s.events) AND EXISTS (SELECT FROM organizations o WHERE o.id = $2 AND o.tier <> 'hobby')
+WITH said AS (
+	SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[], $5::uuid[], $6::text[], $7::uuid[], $8::boolean[])
+		WITH ORDINALITY AS m (id, organization_id, event, body, project_id, environment, except_id, audit, ordinal)
+), wanted AS (
+	SELECT m.id AS message_id, m.event, m.ordinal, s.id AS subscription_id
+	FROM said m JOIN webhook_subscriptions s ON s.organization_id = m.organization_id
+	WHERE s.enabled AND s.deleted_at IS NULL
+	  AND (s.project_id IS NULL OR s.project_id = m.project_id)
+	  AND (s.environment IS NULL OR s.environment = m.environment)
+	  AND s.id IS DISTINCT FROM m.except_id
+	  AND CASE WHEN m.audit THEN
+			m.event = ANY (s.events) AND EXISTS (SELECT FROM organizations o WHERE o.id = m.organization_id AND o.tier <> 'hobby')
 		ELSE
-			$3 = ANY (s.events) OR '*' = ANY (s.events)
-			OR EXISTS (SELECT FROM unnest(s.events) p WHERE right(p, 2) = '.*' AND starts_with($3, left(p, -1)))
+			m.event = ANY (s.events) OR '*' = ANY (s.events)
+			OR EXISTS (SELECT FROM unnest(s.events) p WHERE right(p, 2) = '.*' AND starts_with(m.event, left(p, -1)))
 		END
 ), message AS (
 	INSERT INTO webhook_messages (id, organization_id, event, body, created_at)
-	SELECT $1, $2, $3, $4, $5 WHERE EXISTS (SELECT FROM wanted)
-	RETURNING id
+	SELECT m.id, m.organization_id, m.event, m.body, $9::timestamptz
+	FROM said m WHERE EXISTS (SELECT FROM wanted w WHERE w.message_id = m.id)
 ), queued AS (
 	INSERT INTO webhook_deliveries (message_id, subscription_id, event, status, next_attempt_at, created_at, updated_at)
-	SELECT message.id, wanted.id, $3, 'pending', $5, $5, $5 FROM message, wanted
+	SELECT w.message_id, w.subscription_id, w.event, 'pending', $9, $9, $9 FROM wanted w ORDER BY w.ordinal
 	RETURNING id
 )
 SELECT pg_notify('` + channel + `', '') WHERE EXISTS (SELECT FROM queued)`
