@@ -228,7 +228,7 @@ func checkFirstStart(t *testing.T, r *run) {
 		}
 	}
 	status, body, header := r.call("GET", r.Edges[1]+"/api/pulse/surveys", "", r.key()...)
-	if status != 200 || !strings.Contains(body, `"slug":"how-are-we-doing"`) || header.Get("Cache-Control") != "private, max-age=300" {
+	if status != 200 || !strings.Contains(body, `"slug":"recommend"`) || header.Get("Cache-Control") != "private, max-age=300" {
 		t.Errorf("surveys: %d %s", status, body)
 	}
 	status, body, _ = r.call("GET", r.Edges[1]+"/api/pulse/surveys", "", append(r.key(), "If-None-Match", header.Get("ETag"))...)
