@@ -263,6 +263,25 @@ func (s *Store) Open(ctx context.Context, key string) (Reader, error) {
 	return reader, nil
 }
 
+// OpenFile opens an object of a folder as the regular file it is, for readers that
+// map it; ok is false when the store is no folder.
+func (s *Store) OpenFile(key string) (file *os.File, ok bool, err error) {
+	if !s.IsFolder() {
+		return nil, false, nil
+	}
+	if validKey(key) != nil {
+		return nil, true, ErrNotFound
+	}
+	file, err = os.Open(filepath.Join(s.folder, filepath.FromSlash(key)))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, true, ErrNotFound
+	}
+	if err != nil {
+		return nil, true, fmt.Errorf("open object: %w", err)
+	}
+	return file, true, nil
+}
+
 // Delete removes an object; one that is not there is removed already.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if validKey(key) != nil {

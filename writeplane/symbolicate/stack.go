@@ -48,7 +48,7 @@ type Artifact struct {
 	// OfRelease tells that the artifact belongs to the event's release, so it may be
 	// used for frames without a debug id.
 	OfRelease bool
-	// Load opens the lookup form; it is called at most once a Set. A *Fault gives
+	// Load opens the lookup form; it is called once for a Set. A *Fault gives
 	// its reason to the frames, any other error ends Symbolicate.
 	Load func() (*Index, error)
 }
@@ -62,10 +62,12 @@ func (a *Artifact) hasID(id string) bool {
 	return strings.EqualFold(a.MatchKey, id)
 }
 
-// Set is the artifacts that may serve one event, the preferred first (the newest).
+// Set is the artifacts that may serve the events of one release, the preferred first
+// (the newest). It is for one goroutine at a time.
 type Set struct {
 	artifacts []*Artifact
 	loaded    map[*Artifact]loaded
+	maps      map[string][]*Artifact // source maps of the release by the base name of their file
 }
 
 type loaded struct {
@@ -73,9 +75,16 @@ type loaded struct {
 	err   error
 }
 
-// NewSet returns a set for one event.
+// NewSet returns a set.
 func NewSet(artifacts []*Artifact) *Set {
-	return &Set{artifacts: artifacts, loaded: map[*Artifact]loaded{}}
+	s := &Set{artifacts: artifacts, loaded: map[*Artifact]loaded{}, maps: map[string][]*Artifact{}}
+	for _, a := range artifacts {
+		if a.Kind == SourceMap && a.OfRelease {
+			file := fileOf(a.MatchKey)
+			s.maps[file] = append(s.maps[file], a)
+		}
+	}
+	return s
 }
 
 func (s *Set) load(a *Artifact) (*Index, error) {
@@ -197,7 +206,7 @@ func (s *Set) javascript(f crash.Frame) (Answer, error) {
 		candidates = s.byID(id, SourceMap)
 	}
 	if name := text(f.Filename); len(candidates) == 0 && name != "" {
-		candidates = s.ofRelease(func(a *Artifact) bool { return mapOf(a.MatchKey, name) }, SourceMap)
+		candidates = s.maps[fileOf(name)]
 	}
 	return s.tryAll(candidates, func(x *Index) Answer {
 		p, outcome := x.maps.Lookup(number(f.Lineno), number(f.Colno))
@@ -218,14 +227,13 @@ func (s *Set) javascript(f crash.Frame) (Answer, error) {
 	})
 }
 
-// mapOf reports whether a match key means the map of a file: the same name, or the
-// same base name, with or without ".map". URLs lose query and fragment first.
-func mapOf(key, file string) bool {
-	if i := strings.IndexAny(file, "?#"); i >= 0 {
-		file = file[:i]
+// fileOf is what the name of a script and the match key of its map have in common:
+// the base name without query, fragment and ".map".
+func fileOf(name string) string {
+	if i := strings.IndexAny(name, "?#"); i >= 0 {
+		name = name[:i]
 	}
-	key, file = strings.TrimSuffix(key, ".map"), strings.TrimSuffix(file, ".map")
-	return key != "" && (key == file || base(key) == base(file))
+	return base(strings.TrimSuffix(name, ".map"))
 }
 
 func base(name string) string { return path.Base(strings.ReplaceAll(name, "\\", "/")) }

@@ -1,0 +1,111 @@
+package crashes
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"skerry/pkg/crash"
+	"skerry/pkg/instant"
+	paging "skerry/pkg/page"
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/symbols"
+)
+
+// Module serves the endpoints of crash reports.
+type Module struct {
+	store  *commit.Store
+	access *access.Store
+}
+
+// New returns the module.
+func New(store *commit.Store, access *access.Store) *Module {
+	return &Module{store: store, access: access}
+}
+
+// Get serves GET /api/v1/catch/events/{id}.
+func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	e, err := one(r.Context(), m.store.Pool(), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if err := c.See(access.Project{ID: e.ProjectID, OrganizationID: e.OrganizationID}); err != nil {
+		return err
+	}
+	v, err := e.view()
+	if err != nil {
+		return err
+	}
+	return reply.JSON(w, http.StatusOK, map[string]any{"event": v})
+}
+
+// List serves GET /api/v1/catch/events: newest first by timestamp, since inclusive,
+// until exclusive; release, platform and distinct_id narrow it.
+func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	query := r.URL.Query()
+	limit, err := paging.Limit(query)
+	if err != nil {
+		return err
+	}
+	project, err := m.access.Project(r.Context(), c, r)
+	if err != nil {
+		return err
+	}
+	filters := url.Values{"project": {project.ID}, "environment": {"live"}, "cursor": query["cursor"]}
+	for _, name := range []string{"environment", "release", "platform", "distinct_id", "since", "until"} {
+		if v := query.Get(name); v != "" {
+			filters.Set(name, v)
+		}
+	}
+	if e := filters.Get("environment"); e != "live" && e != "test" {
+		return symbols.ErrInvalidEnvironment
+	}
+	if p := filters.Get("platform"); p != "" && !slices.Contains(crash.Platforms(), p) {
+		return problem.Newf(problem.Invalid, "invalid_platform", "platform must be one of %v", crash.Platforms())
+	}
+	since, err := bound(filters, "since")
+	if err != nil {
+		return err
+	}
+	until, err := bound(filters, "until")
+	if err != nil {
+		return err
+	}
+	var after position
+	if _, err := m.access.Cursors().Decode("crashes", filters, &after); err != nil {
+		return err
+	}
+	found, err := page(r.Context(), m.store.Pool(), project.ID, filters, since, until, after, limit+1)
+	if err != nil {
+		return err
+	}
+	found, more := paging.Cut(found, limit)
+	views := make([]view, len(found))
+	for i, e := range found {
+		if views[i], err = e.view(); err != nil {
+			return err
+		}
+	}
+	next := ""
+	if more {
+		last := found[len(found)-1]
+		next = m.access.Cursors().Encode("crashes", filters, position{last.Timestamp, last.ID})
+	}
+	return reply.JSON(w, http.StatusOK, paging.List("events", views, next, more))
+}
+
+func bound(filters url.Values, name string) (time.Time, error) {
+	text := filters.Get(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := instant.Parse(text)
+	if err != nil {
+		return time.Time{}, problem.Newf(problem.Invalid, "invalid_"+name, "%s", err)
+	}
+	return t, nil
+}

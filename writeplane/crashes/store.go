@@ -1,0 +1,214 @@
+package crashes
+
+import (
+	"context"
+
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/crash"
+	"skerry/pkg/id"
+	"skerry/writeplane/access"
+	"skerry/writeplane/symbols"
+)
+
+// Row is one accepted report on its way into the store.
+type Row struct {
+	ID, ProjectID, Environment string
+	ReceivedAt                 time.Time
+	Record                     []byte // what crash.Decode accepted
+}
+
+// BadRow is a row that cannot be stored.
+type BadRow struct {
+	Index  int // into the rows given
+	Reason string
+}
+
+// Insert stores reports inside the transaction. An id that is stored already is
+// skipped; err is the database's own failure.
+func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error) {
+	type scope struct{ project, environment string }
+	releases := map[scope][]string{}
+	batch := &pgx.Batch{}
+	for i, r := range rows {
+		e, err := crash.Decode(r.Record, r.ReceivedAt)
+		if err != nil {
+			bad = append(bad, BadRow{i, "malformed crash report: " + err.Error()})
+			continue
+		}
+		record, err := e.Marshal()
+		if err != nil {
+			bad = append(bad, BadRow{i, err.Error()})
+			continue
+		}
+		at := r.ReceivedAt
+		if !e.Timestamp.IsZero() {
+			at = e.Timestamp.Time
+		}
+		s := scope{r.ProjectID, r.Environment}
+		releases[s] = append(releases[s], e.Release)
+		batch.Queue(`
+			INSERT INTO crash_events (id, project_id, environment, release, platform, distinct_id, "timestamp", received_at, debug_ids, record)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (id) DO NOTHING`,
+			r.ID, r.ProjectID, r.Environment, e.Release, e.Platform, e.DistinctID, at.UTC().Truncate(time.Millisecond),
+			r.ReceivedAt.UTC().Truncate(time.Millisecond), debugIDs(e), record)
+	}
+	if batch.Len() == 0 {
+		return bad, nil
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return bad, fmt.Errorf("insert crash reports: %w", err)
+	}
+	for s, names := range releases {
+		if err := symbols.Touch(ctx, tx, s.project, s.environment, unique(names)); err != nil {
+			return bad, err
+		}
+	}
+	return bad, nil
+}
+
+func unique(names []string) []string {
+	seen, out := map[string]bool{}, []string{}
+	for _, n := range names {
+		if !seen[n] {
+			seen[n] = true
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// Again asks for another look at the reports of the last 24 hours that an artifact
+// may serve: of its release, or with one of its debug ids. A report that is being
+// looked at right now is looked at once more (`wanted` rises).
+func Again(ctx context.Context, tx pgx.Tx, a *symbols.Artifact) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE crash_events SET pending = true, wanted = wanted + 1, taken_until = CASE WHEN pending THEN taken_until ELSE '-infinity' END
+		WHERE project_id = $1 AND environment = $2 AND NOT settled AND received_at > now() - $3::interval
+		  AND ($4 <> '' AND release = $4 OR debug_ids && $5 OR lower($6) = ANY (debug_ids))`,
+		a.ProjectID, a.Environment, Window, a.Release, a.DebugIDs, a.MatchKey)
+	if err != nil {
+		return fmt.Errorf("ask for another look at crash reports: %w", err)
+	}
+	return nil
+}
+
+const selectEvent = `
+	SELECT e.id, e.project_id, p.organization_id, e.environment, e."timestamp", e.received_at, e.record, e.answers
+	FROM crash_events e JOIN projects p ON p.id = e.project_id WHERE p.deleted_at IS NULL AND `
+
+func scanEvent(row pgx.CollectableRow) (*Event, error) {
+	e := &Event{}
+	err := row.Scan(&e.ID, &e.ProjectID, &e.OrganizationID, &e.Environment, &e.Timestamp, &e.ReceivedAt, &e.Record, &e.Answers)
+	return e, err
+}
+
+func query(ctx context.Context, q access.Querier, sql string, args ...any) ([]*Event, error) {
+	rows, err := q.Query(ctx, selectEvent+sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read crash reports: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return nil, fmt.Errorf("read crash reports: %w", err)
+	}
+	return found, nil
+}
+
+func one(ctx context.Context, q access.Querier, eventID string) (*Event, error) {
+	if !id.Valid(eventID) {
+		return nil, access.ErrNotFound
+	}
+	found, err := query(ctx, q, `e.id = $1`, eventID)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, access.ErrNotFound
+	}
+	return found[0], nil
+}
+
+// position is where a page of the list ended.
+type position struct {
+	At time.Time `json:"at"`
+	ID string    `json:"id"`
+}
+
+func page(ctx context.Context, q access.Querier, projectID string, filters url.Values, since, until time.Time, after position, limit int) ([]*Event, error) {
+	if after.ID == "" {
+		after = position{time.Now().Add(1000 * time.Hour), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
+	}
+	if until.IsZero() {
+		until = after.At.Add(time.Second)
+	}
+	return query(ctx, q, `
+		e.project_id = $1 AND e.environment = $2 AND (e."timestamp", e.id) < ($3, $4) AND e."timestamp" >= $5 AND e."timestamp" < $6
+		AND ($7 = '' OR e.release = $7) AND ($8 = '' OR e.platform = $8) AND ($9 = '' OR e.distinct_id = $9)
+		ORDER BY e."timestamp" DESC, e.id DESC LIMIT $10`,
+		projectID, filters.Get("environment"), after.At, after.ID, since, until,
+		filters.Get("release"), filters.Get("platform"), filters.Get("distinct_id"), limit)
+}
+
+// claim is a report taken by a worker.
+type claim struct {
+	ID, ProjectID, Environment, Release string
+	DebugIDs                            []string
+	Record, Answers                     []byte
+	Wanted                              int
+}
+
+// take claims pending reports for a while; whoever dies gives them up by time.
+func take(ctx context.Context, q access.Querier, limit int, term time.Duration) ([]claim, error) {
+	rows, err := q.Query(ctx, `
+		UPDATE crash_events SET taken_until = now() + $2
+		WHERE id IN (SELECT id FROM crash_events WHERE pending AND taken_until < now() ORDER BY received_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+		RETURNING id, project_id, environment, release, debug_ids, record, answers, wanted`, limit, term)
+	if err != nil {
+		return nil, fmt.Errorf("take crash reports: %w", err)
+	}
+	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claim, err error) {
+		err = row.Scan(&c.ID, &c.ProjectID, &c.Environment, &c.Release, &c.DebugIDs, &c.Record, &c.Answers, &c.Wanted)
+		return c, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take crash reports: %w", err)
+	}
+	return taken, nil
+}
+
+// done is a report with its answers.
+type done struct {
+	claim
+	answers []byte
+	settled bool
+}
+
+// finish stores answers in one statement. A report that was asked for meanwhile stays
+// pending, and free to be taken.
+func finish(ctx context.Context, q access.Querier, list []done) error {
+	var ids []string
+	var wanted []int
+	var answers [][]byte
+	var settled []bool
+	for _, d := range list {
+		ids, wanted = append(ids, d.ID), append(wanted, d.Wanted)
+		answers, settled = append(answers, d.answers), append(settled, d.settled)
+	}
+	rows, err := q.Query(ctx, `
+		UPDATE crash_events e SET answers = d.answers, settled = d.settled, pending = e.wanted <> d.wanted, taken_until = '-infinity'
+		FROM unnest($1::uuid[], $2::int[], $3::bytea[], $4::boolean[]) AS d (id, wanted, answers, settled) WHERE e.id = d.id`,
+		ids, wanted, answers, settled)
+	if err == nil {
+		rows.Close()
+		err = rows.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("store answers of crash reports: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package symbols
+
+import (
+	"net/http"
+	"net/url"
+
+	"skerry/pkg/instant"
+	"skerry/pkg/page"
+	"skerry/pkg/reply"
+	"skerry/writeplane/access"
+	"skerry/writeplane/blobs"
+	"skerry/writeplane/symbolicate"
+)
+
+// environment reads the query's environment.
+func environment(query url.Values) (string, error) {
+	switch e := query.Get("environment"); e {
+	case "":
+		return "live", nil
+	case "live", "test":
+		return e, nil
+	}
+	return "", ErrInvalidEnvironment
+}
+
+// List serves GET /api/v1/catch/symbols: newest first, the interface's subset.
+func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	query := r.URL.Query()
+	limit, err := page.Limit(query)
+	if err != nil {
+		return err
+	}
+	project, err := m.access.Project(r.Context(), c, r)
+	if err != nil {
+		return err
+	}
+	env, err := environment(query)
+	if err != nil {
+		return err
+	}
+	filters := url.Values{"project": {project.ID}, "environment": {env}, "cursor": query["cursor"]}
+	if kind := query.Get("kind"); kind != "" {
+		if !symbolicate.Kind(kind).Valid() {
+			return ErrInvalidKind
+		}
+		filters.Set("kind", kind)
+	}
+	if release := query.Get("release"); release != "" {
+		filters.Set("release", release)
+	}
+	var after position
+	if _, err := m.access.Cursors().Decode("symbols", filters, &after); err != nil {
+		return err
+	}
+	found, err := m.page(r.Context(), project.ID, filters, after, limit+1)
+	if err != nil {
+		return err
+	}
+	found, more := page.Cut(found, limit)
+	rows := make([]line, len(found))
+	for i, a := range found {
+		rows[i] = a.line()
+	}
+	next := ""
+	if more {
+		last := found[len(found)-1]
+		next = m.access.Cursors().Encode("symbols", filters, position{last.UploadedAt, last.ID})
+	}
+	return reply.JSON(w, http.StatusOK, page.List("artifacts", rows, next, more))
+}
+
+// Delete serves DELETE /api/v1/catch/symbols/{id}.
+func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	if err := m.remove(r.Context(), c, r.PathValue("id")); err != nil {
+		return err
+	}
+	return reply.Deleted(w)
+}
+
+// Download serves GET /api/v1/catch/symbols/{id}/download: a signed URL of ten minutes.
+func (m *Module) Download(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+	a, err := one(r.Context(), m.store.Pool(), r.PathValue("id"), "")
+	if err != nil {
+		return err
+	}
+	if err := c.See(access.Project{ID: a.ProjectID, OrganizationID: a.OrganizationID}); err != nil {
+		return err
+	}
+	if a.DeletedAt != nil {
+		return access.ErrNotFound
+	}
+	name := a.OriginalName
+	if name == "" {
+		name = a.ID
+	}
+	address, expires, err := m.blobs.SignedURL(r.Context(), a.StoragePath, name, blobs.DefaultExpiry)
+	if err != nil {
+		return err
+	}
+	return reply.JSON(w, http.StatusOK, map[string]any{"url": address, "expires_at": instant.Of(expires)})
+}

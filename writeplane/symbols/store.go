@@ -1,0 +1,197 @@
+package symbols
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/id"
+	"skerry/pkg/problem"
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+)
+
+const columns = `a.id, a.project_id, p.organization_id, a.environment, a.kind, a.release, a.match_key, a.size_bytes, a.sha256,
+	a.uploaded_at, a.storage_path, a.original_name, a.commit_sha, a.debug_ids, a.warnings, a.deleted_at,
+	a.index_path, a.index_sha256, a.index_reason, a.index_text`
+
+const selectArtifact = `SELECT ` + columns + ` FROM symbol_artifacts a JOIN projects p ON p.id = a.project_id `
+
+func scanArtifact(row pgx.CollectableRow) (*Artifact, error) {
+	a := &Artifact{}
+	err := row.Scan(&a.ID, &a.ProjectID, &a.OrganizationID, &a.Environment, &a.Kind, &a.Release, &a.MatchKey, &a.SizeBytes, &a.SHA256,
+		&a.UploadedAt, &a.StoragePath, &a.OriginalName, &a.CommitSHA, &a.DebugIDs, &a.Warnings, &a.DeletedAt,
+		&a.IndexPath, &a.IndexSHA256, &a.IndexReason, &a.IndexText)
+	return a, err
+}
+
+func query(ctx context.Context, q access.Querier, sql string, args ...any) ([]*Artifact, error) {
+	rows, err := q.Query(ctx, selectArtifact+sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read artifacts: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scanArtifact)
+	if err != nil {
+		return nil, fmt.Errorf("read artifacts: %w", err)
+	}
+	return found, nil
+}
+
+// one reads an artifact of a project that lives, deleted artifacts included.
+func one(ctx context.Context, q access.Querier, artifactID, lock string) (*Artifact, error) {
+	if !id.Valid(artifactID) {
+		return nil, access.ErrNotFound
+	}
+	found, err := query(ctx, q, `WHERE a.id = $1 AND p.deleted_at IS NULL `+lock, artifactID)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, access.ErrNotFound
+	}
+	return found[0], nil
+}
+
+// position is where a page of the list ended.
+type position struct {
+	At time.Time `json:"at"`
+	ID string    `json:"id"`
+}
+
+// page reads artifacts, newest first, that stand behind after.
+func (m *Module) page(ctx context.Context, projectID string, filters url.Values, after position, limit int) ([]*Artifact, error) {
+	if after.ID == "" {
+		after = position{time.Now().Add(24 * time.Hour), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
+	}
+	return query(ctx, m.store.Pool(), `
+		WHERE a.project_id = $1 AND a.environment = $2 AND a.deleted_at IS NULL AND (a.uploaded_at, a.id) < ($3, $4)
+		  AND ($5 = '' OR a.kind = $5) AND (NOT $6 OR a.release = $7)
+		ORDER BY a.uploaded_at DESC, a.id DESC LIMIT $8`,
+		projectID, filters.Get("environment"), after.At, after.ID, filters.Get("kind"), filters.Has("release"), filters.Get("release"), limit)
+}
+
+// room checks the storage of the project's tier for some bytes more.
+func (m *Module) room(ctx context.Context, project access.ProjectRow, more int64) error {
+	return m.roomIn(ctx, m.store.Pool(), project.ID, project.Tier, more)
+}
+
+func (m *Module) roomIn(ctx context.Context, q access.Querier, projectID, tier string, more int64) error {
+	if tier != access.Hobby {
+		return nil
+	}
+	rows, err := q.Query(ctx, `SELECT coalesce(sum(size_bytes), 0)::bigint FROM symbol_artifacts WHERE project_id = $1 AND deleted_at IS NULL`, projectID)
+	if err != nil {
+		return fmt.Errorf("sum symbol storage: %w", err)
+	}
+	used, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("sum symbol storage: %w", err)
+	}
+	if used+more > m.config.HobbyBytes {
+		return problem.Newf(problem.QuotaExceeded, "quota_exceeded", "the symbol storage of the project's tier is used up").
+			With("current", used).With("limit", m.config.HobbyBytes)
+	}
+	return nil
+}
+
+// keep stores the row of an upload, or returns the artifact that is the same.
+func (m *Module) keep(ctx context.Context, c *access.Call, a *Artifact) (stored *Artifact, err error) {
+	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
+		// One upload of a project at a time: the sum below is then no guess, and of
+		// two equal files at once the second finds the first.
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('symbols ' || $1, 0))`, a.ProjectID); err != nil {
+			return fmt.Errorf("lock symbols: %w", err)
+		}
+		same, err := query(ctx, tx, `
+			WHERE a.project_id = $1 AND a.environment = $2 AND a.kind = $3 AND a.release = $4 AND a.match_key = $5 AND a.sha256 = $6
+			  AND a.deleted_at IS NULL`, a.ProjectID, a.Environment, a.Kind, a.Release, a.MatchKey, a.SHA256)
+		if err != nil {
+			return err
+		}
+		if len(same) > 0 {
+			stored = same[0]
+			return nil
+		}
+		var tier string
+		err = tx.QueryRow(ctx, `SELECT o.tier FROM projects p JOIN organizations o ON o.id = p.organization_id
+			WHERE p.id = $1 AND p.deleted_at IS NULL`, a.ProjectID).Scan(&tier)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return access.ErrNotFound // the project was deleted while the file travelled
+		}
+		if err != nil {
+			return fmt.Errorf("read tier: %w", err)
+		}
+		if err := m.roomIn(ctx, tx, a.ProjectID, tier, a.SizeBytes); err != nil {
+			return err
+		}
+		stored = a
+		return insert(ctx, tx, a)
+	})
+	return stored, err
+}
+
+func insert(ctx context.Context, tx *commit.Tx, a *Artifact) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO symbol_artifacts (id, project_id, environment, kind, release, match_key, size_bytes, sha256, uploaded_at,
+			storage_path, original_name, commit_sha, debug_ids, warnings)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		a.ID, a.ProjectID, a.Environment, a.Kind, a.Release, a.MatchKey, a.SizeBytes, a.SHA256, a.UploadedAt,
+		a.StoragePath, a.OriginalName, a.CommitSHA, orEmpty(a.DebugIDs), orEmpty(a.Warnings))
+	if err != nil {
+		return fmt.Errorf("insert artifact: %w", err)
+	}
+	if err := Touch(ctx, tx, a.ProjectID, a.Environment, []string{a.Release}); err != nil {
+		return err
+	}
+	tx.Audit(a.entry("catch.symbol.uploaded", nil, a.view()))
+	return nil
+}
+
+// Touch makes releases known, and those that were deleted live again: something new
+// has come for them.
+func Touch(ctx context.Context, tx pgx.Tx, projectID, environment string, releases []string) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO releases (project_id, environment, release)
+		SELECT $1, $2, r FROM unnest($3::text[]) r WHERE r <> '' ORDER BY r
+		ON CONFLICT (project_id, environment, release) DO UPDATE SET deleted_at = NULL, created_at = now()
+		WHERE releases.deleted_at IS NOT NULL`, projectID, environment, releases)
+	if err != nil {
+		return fmt.Errorf("note releases: %w", err)
+	}
+	return nil
+}
+
+// remove deletes an artifact; one that is deleted stays so. The file goes later.
+func (m *Module) remove(ctx context.Context, c *access.Call, artifactID string) error {
+	return m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
+		a, err := one(ctx, tx, artifactID, "FOR UPDATE OF a")
+		if err != nil {
+			return err
+		}
+		if err := c.See(access.Project{ID: a.ProjectID, OrganizationID: a.OrganizationID}); err != nil {
+			return err
+		}
+		if a.DeletedAt != nil {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, `UPDATE symbol_artifacts SET deleted_at = now() WHERE id = $1`, a.ID); err != nil {
+			return fmt.Errorf("delete artifact: %w", err)
+		}
+		tx.Audit(a.entry("catch.symbol.deleted", a.view(), nil))
+		return nil
+	})
+}
+
+// lowered is ids in the form that the database compares.
+func lowered(ids []string) []string {
+	out := make([]string, len(ids))
+	for i, s := range ids {
+		out[i] = strings.ToLower(s)
+	}
+	return out
+}
