@@ -1,7 +1,9 @@
 package survey
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"skerry/pkg/instant"
@@ -110,8 +112,8 @@ type Identity struct {
 	ArchivedAt                    *instant.Time
 }
 
-// Build makes the bundle of an Authored without missing members or problems. newID
-// names the questions that came without an id.
+// Build makes the bundle of an Authored without missing members or problems, its
+// questions in order_index order. newID names those that came without an id.
 func (a *Authored) Build(identity Identity, newID func() string) (Bundle, Display) {
 	b := Bundle{
 		Survey: Survey{
@@ -137,6 +139,7 @@ func (a *Authored) Build(identity Identity, newID func() string) (Bundle, Displa
 		}
 		b.Questions = append(b.Questions, made)
 	}
+	slices.SortStableFunc(b.Questions, func(a, b Question) int { return cmp.Compare(a.OrderIndex, b.OrderIndex) })
 	for _, rule := range a.TargetingRules {
 		weight := DefaultWeight
 		if rule.WeightNumerator != nil {

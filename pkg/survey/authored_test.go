@@ -141,6 +141,15 @@ func TestBundleHasTheSpecificationsMembersInItsOrder(t *testing.T) {
 	}
 }
 
+func TestQuestionsStandInOrder(t *testing.T) {
+	t.Parallel()
+	a := authored(t, `{"name":"N","kind":"nps","questions":[{"id":"c","kind":"nps","prompt":"P","order_index":30},{"id":"a","kind":"nps","prompt":"P","order_index":10},{"id":"b","kind":"nps","prompt":"P","order_index":20}]}`)
+	b, _ := a.Build(identity, nil)
+	if b.Questions[0].ID != "a" || b.Questions[1].ID != "b" || b.Questions[2].ID != "c" {
+		t.Errorf("%+v", b.Questions)
+	}
+}
+
 func TestWhatWasBuiltAuthorsItselfAgain(t *testing.T) {
 	t.Parallel()
 	a := authored(t, `{"name":"N","kind":"nps","slug":"n","questions":[{"kind":"likert","prompt":"P","order_index":4,"config":{"min":0,"max":4}}],

@@ -36,14 +36,15 @@ func (m *Module) GetPartial(w http.ResponseWriter, r *http.Request, c *access.Ca
 	if f.status != survey.Published {
 		return notAccepting(f.status)
 	}
-	partial, err := loadPartial(r.Context(), m.store.Pool(), key, m.now(), "")
+	partial, found, err := loadPartial(r.Context(), m.store.Pool(), key, m.now(), "")
 	if err != nil {
 		return err
 	}
-	if partial != nil {
-		f.Prune(partial)
+	if !found {
+		return reply.JSON(w, http.StatusOK, map[string]any{"partial": nil})
 	}
-	return reply.JSON(w, http.StatusOK, map[string]*survey.Partial{"partial": partial})
+	f.Prune(&partial)
+	return reply.JSON(w, http.StatusOK, map[string]any{"partial": partial})
 }
 
 // SavePartial answers PUT /api/pulse/surveys/{id}/partial.
@@ -127,15 +128,12 @@ func mergePartial(ctx context.Context, tx pgx.Tx, f *form, key partialKey, save 
 	if err != nil {
 		return fmt.Errorf("open partial response: %w", err)
 	}
-	partial, err := loadPartial(ctx, tx, key, now, "FOR UPDATE")
+	partial, _, err := loadPartial(ctx, tx, key, now, "FOR UPDATE") // an expired one is not continued
 	if err != nil {
 		return err
 	}
-	if partial == nil { // an expired one is not continued
-		partial = &survey.Partial{}
-	}
-	f.Prune(partial)
-	if faults := f.Merge(partial, save.Answers); faults.Any() {
+	f.Prune(&partial)
+	if faults := f.Merge(&partial, save.Answers); faults.Any() {
 		return invalidAnswers(faults)
 	}
 	if save.CurrentSet {
@@ -158,24 +156,22 @@ func mergePartial(ctx context.Context, tx pgx.Tx, f *form, key partialKey, save 
 	return nil
 }
 
-// loadPartial reads a partial response that has not expired; nil when there is none.
-func loadPartial(ctx context.Context, q querier, key partialKey, now time.Time, lock string) (*survey.Partial, error) {
+// loadPartial reads a partial response; found is false when there is none, or only one
+// that has expired.
+func loadPartial(ctx context.Context, q querier, key partialKey, now time.Time, lock string) (partial survey.Partial, found bool, err error) {
 	rows, err := q.Query(ctx, `
 		SELECT answers, current_question_id FROM survey_partials
 		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4 AND expires_at > $5 `+lock,
 		key.project, key.environment, key.survey, key.externalID, now)
 	if err != nil {
-		return nil, fmt.Errorf("read partial response: %w", err)
+		return partial, false, fmt.Errorf("read partial response: %w", err)
 	}
-	partial, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*survey.Partial, error) {
-		p := new(survey.Partial)
-		return p, row.Scan(&p.Answers, &p.CurrentQuestionID)
-	})
+	partial, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[survey.Partial])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+		return partial, false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read partial response: %w", err)
+		return partial, false, fmt.Errorf("read partial response: %w", err)
 	}
-	return partial, nil
+	return partial, true, nil
 }

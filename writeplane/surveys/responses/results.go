@@ -314,8 +314,7 @@ func (m *Module) tally(ctx context.Context, key string, args []any) (map[string]
 // ordered lists the survey's questions in order_index order, answered or not, and
 // behind them what was asked otherwise or is no longer asked.
 func ordered(tallies map[asked]*survey.Tally, stored *surveys.Stored) []survey.QuestionSummary {
-	questions := slices.Clone(stored.Bundle.Questions)
-	slices.SortFunc(questions, func(a, b survey.Question) int { return cmp.Compare(a.OrderIndex, b.OrderIndex) })
+	questions := stored.Bundle.Questions
 	list := make([]survey.QuestionSummary, 0, len(questions))
 	current := make(map[asked]bool, len(questions))
 	for _, q := range questions {

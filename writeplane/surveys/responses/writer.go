@@ -56,13 +56,12 @@ var errStale = errors.New("survey changed since the submission was checked")
 // is exact because it is read and raised under its row's lock, in the transaction
 // that stores what it counts.
 type writer struct {
-	store     *commit.Store
-	announce  func(stored []*submission)
-	queue     chan *submission
-	stopped   chan struct{} // closed when run has ended
-	stored    atomic.Int64
-	groups    atomic.Int64
-	commitFor time.Duration
+	store    *commit.Store
+	announce func(stored []*submission)
+	queue    chan *submission
+	stopped  chan struct{} // closed when run has ended
+	stored   atomic.Int64
+	groups   atomic.Int64
 }
 
 const (
@@ -74,7 +73,7 @@ const (
 func newWriter(store *commit.Store, announce func(stored []*submission)) *writer {
 	return &writer{
 		store: store, announce: announce, queue: make(chan *submission, maxGroup),
-		stopped: make(chan struct{}), commitFor: commitTimeout,
+		stopped: make(chan struct{}),
 	}
 }
 
@@ -120,7 +119,7 @@ func (w *writer) run(ctx context.Context) error {
 		group = w.gather(group)
 		group, left = separate(group)
 		// What was begun is finished: a client waits for its answer.
-		commitCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.commitFor)
+		commitCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 		w.commit(commitCtx, group)
 		cancel()
 	}
