@@ -115,9 +115,9 @@ func (c *Context) setSessionSlowly(text []byte) error {
 	return nil
 }
 
-// SetProps reads the properties, a JSON object; empty means none.
+// SetProps reads the properties, a JSON object; empty and null mean none.
 func (c *Context) SetProps(text []byte) error {
-	if len(text) == 0 {
+	if len(text) == 0 || string(text) == "null" {
 		return nil
 	}
 	c.in = reader{in: text, arena: c.in.arena}
