@@ -238,8 +238,37 @@ func checkFirstStart(t *testing.T, r *run) {
 	// user-1 is in the beta cohort, so the flag is on.
 	r.eventually("handshake", `"new-checkout":{"value":true`, "GET", r.Edges[0]+r.handshake(), r.key()...)
 	r.eventually("demo events", `"purchase"`, "GET", r.events("purchase"), r.viewer()...)
+	checkMetricsAreDocumented(t, r)
 	if out := r.out.String(); !strings.Contains(out, r.Edges[0]) || !strings.Contains(out, "Try:") {
 		t.Errorf("the table says: %s", out)
+	}
+}
+
+// checkMetricsAreDocumented reads what the processes show, since names are put
+// together in more than one way.
+func checkMetricsAreDocumented(t *testing.T, r *run) {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/operations/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, address := range []string{r.WritePlaneOps, r.EdgeOps[0]} {
+		_, body, _ := r.call("GET", address+"/metrics", "")
+		for line := range strings.Lines(body) {
+			name, ok := strings.CutPrefix(line, "# TYPE skerry_")
+			if !ok {
+				continue
+			}
+			found++
+			name = "`skerry_" + strings.Fields(name)[0] + "`"
+			if !bytes.Contains(doc, []byte(name)) {
+				t.Errorf("docs/operations/metrics.md does not name %s", name)
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d families of our own are shown", found)
 	}
 }
 
