@@ -1,8 +1,8 @@
 package campaign
 
 import (
+	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -74,31 +74,35 @@ func (l *ledger) drained(ctx context.Context) error {
 	}
 }
 
+// pendingMetric is what an edge has accepted and the centre has not yet stored, by lane.
+const pendingMetric = "skerry_ingest_pending{"
+
 // pendingAt reads the edge's own metric, summed over lanes.
 func pendingAt(e *edge) (int64, error) {
-	response, err := client.Get("http://" + e.ops + "/status")
+	response, err := client.Get("http://" + e.ops + "/metrics")
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	var status struct {
-		Ingest struct {
-			Lanes []struct {
-				Pending int64 `json:"pending"`
-			} `json:"lanes"`
-		} `json:"ingest"`
+	var sum float64
+	lanes := 0
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if !strings.HasPrefix(lines.Text(), pendingMetric) {
+			continue
+		}
+		_, value, _ := strings.Cut(lines.Text(), "} ")
+		pending, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read metric: %w", err)
+		}
+		sum += pending
+		lanes++
 	}
-	if err := json.NewDecoder(response.Body).Decode(&status); err != nil {
-		return 0, err
+	if lanes == 0 {
+		return 0, fmt.Errorf("the edge's metrics do not name %s…}", pendingMetric)
 	}
-	if len(status.Ingest.Lanes) == 0 {
-		return 0, fmt.Errorf("the edge's status names no lanes")
-	}
-	var sum int64
-	for _, lane := range status.Ingest.Lanes {
-		sum += lane.Pending
-	}
-	return sum, nil
+	return int64(sum), lines.Err()
 }
 
 func (l *ledger) balanceEvents(ctx context.Context, conn *pgx.Conn, r *Result) error {

@@ -150,7 +150,7 @@ func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 func (c *cluster) startPlane(ctx context.Context) (err error) {
 	c.plane, err = rig.Start(ctx, rig.Config{Path: c.config.Binary, Core: -1, Args: []string{
 		"writeplane", "--listen", c.planeAt, "--listen-operator", c.planeOps, "--postgres-url", c.postgres.URL(), "--nats-url", c.natsURL,
-		"--trusted-proxy", "127.0.0.0/8", "--blobs", "file://" + filepath.Join(c.dir, "blobs"),
+		"--trusted-proxy", "127.0.0.0/8", "--blob-url", "file://" + filepath.Join(c.dir, "blobs"),
 	}})
 	if err != nil {
 		return err
