@@ -6,6 +6,7 @@ import (
 	"skerry/writeplane/audit"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/cohorts"
+	"skerry/writeplane/crashes"
 	"skerry/writeplane/flags"
 	"skerry/writeplane/identity"
 	"skerry/writeplane/ingest"
@@ -13,6 +14,7 @@ import (
 	"skerry/writeplane/remoteconfig"
 	"skerry/writeplane/surveys"
 	"skerry/writeplane/surveys/responses"
+	"skerry/writeplane/symbols"
 	"skerry/writeplane/webhooks"
 )
 
@@ -72,6 +74,9 @@ type Modules struct {
 	Flags        *flags.Module
 	RemoteConfig *remoteconfig.Module
 	Cohorts      *cohorts.Module
+
+	Symbols *symbols.Module
+	Crashes *crashes.Module
 
 	Surveys   *surveys.Module
 	Responses *responses.Module
@@ -146,6 +151,22 @@ func Routes(m Modules) []Route {
 			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}/deliveries", Needs: ProjectAdmin, Handle: m.Deliveries},
 			Route{Method: "GET", Path: "/api/v1/webhooks/dead-letters", Needs: ProjectAdmin, Handle: m.DeadLetters},
 			Route{Method: "POST", Path: "/api/v1/webhooks/deliveries/{id}/retry", Needs: ProjectAdmin, Handle: m.Retry},
+		)
+	}
+	if m := m.Symbols; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/catch/symbols", Needs: Viewer, Family: Symbols, Handle: m.List},
+			Route{Method: "POST", Path: "/api/v1/catch/symbols", Needs: Editor, Family: Symbols, Handle: m.Upload, MaxBody: -1},
+			Route{Method: "DELETE", Path: "/api/v1/catch/symbols/{id}", Needs: Editor, Family: Symbols, Handle: m.Delete},
+			Route{Method: "GET", Path: "/api/v1/catch/symbols/{id}/download", Needs: Viewer, Family: Symbols, Handle: m.Download},
+			Route{Method: "GET", Path: "/api/v1/catch/releases", Needs: Viewer, Family: Symbols, Handle: m.Releases},
+			Route{Method: "DELETE", Path: "/api/v1/catch/releases/{release}", Needs: Editor, Family: Symbols, Handle: m.DeleteRelease},
+		)
+	}
+	if m := m.Crashes; m != nil {
+		add(
+			Route{Method: "GET", Path: "/api/v1/catch/events", Needs: Viewer, Family: Symbols, Handle: m.List},
+			Route{Method: "GET", Path: "/api/v1/catch/events/{id}", Needs: Viewer, Family: Symbols, Handle: m.Get},
 		)
 	}
 	if m := m.Flags; m != nil {

@@ -37,6 +37,7 @@ import (
 	"skerry/writeplane/remoteconfig"
 	"skerry/writeplane/surveys"
 	"skerry/writeplane/surveys/responses"
+	"skerry/writeplane/symbols"
 	"skerry/writeplane/webhooks"
 	"skerry/writeplane/webhooks/target"
 )
@@ -56,6 +57,8 @@ type Config struct {
 	Webhooks       target.Config
 	// Blobs says where files lie: symbols, exports, large payloads.
 	Blobs blobs.Config
+	// Symbols bounds symbol uploads and says how their files are parsed.
+	Symbols symbols.Config
 	// Ingest says how events are kept, IngestStreamBytes how many may wait between
 	// edges and this plane (0 means 2 GiB).
 	Ingest            ingest.Config
@@ -73,6 +76,7 @@ type Plane struct {
 	group    serve.Group
 
 	ingestion ingestion
+	table     []Route
 
 	// Access and Store are what `skerry up` founds the first organization with.
 	Access *access.Store
@@ -112,7 +116,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	if p.blobs, err = blobs.Open(ctx, config.Blobs, p.db.App); err != nil {
 		return nil, err
 	}
-	if err := p.addIngestion(config, leases, nil, registry); err != nil {
+	if err := p.addIngestion(config, leases, takeCrashes, registry); err != nil {
 		return nil, err
 	}
 
@@ -138,11 +142,19 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	exporter.Bind(queue)
 	p.group.Add("jobs", queue.Run)
 
-	routes := Routes(Modules{
+	artifacts, reports, err := p.openCatch(config.Symbols, leases)
+	if err != nil {
+		return nil, err
+	}
+
+	p.table = Routes(Modules{
 		Access:   access.NewModule(p.Store, p.Access),
 		Audit:    audit.NewModule(trail, p.Store, p.Access, p.blobs, queue, config.Audit.SMTPURL != ""),
 		Blobs:    p.blobs,
 		Webhooks: webhooks.New(p.Store, p.Access, guard),
+
+		Symbols: artifacts,
+		Crashes: reports,
 
 		Flags:        flags.New(p.Store, p.Access),
 		RemoteConfig: remoteconfig.New(p.Store, p.Access),
@@ -155,7 +167,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 		Persons:  identity.New(p.Store, p.Access),
 		Payloads: p.ingestion.payloads,
 	})
-	return p, p.listen(config, routes, registry)
+	return p, p.listen(config, p.table, registry)
 }
 
 func newPublisher(db *postgres.DB, conn *nats.Conn, leases *lease.Store, replicas int) (*down.Publisher, error) {

@@ -10,12 +10,15 @@ import (
 	"syscall"
 
 	"skerry/deploy/cli"
+	"skerry/writeplane/symbolicate/sandbox"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
 func main() {
+	// Children that parse symbol files are this program too; they end here.
+	sandbox.Enter()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for an orderly end; the second finds the default
 	// action restored and ends the process at once.

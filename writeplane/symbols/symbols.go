@@ -30,8 +30,9 @@ type Config struct {
 	HobbyBytes int64
 	// CacheBytes is what opened lookup forms may take in memory; 0 means 256 MiB.
 	CacheBytes int64
-	// Sandbox says how files are parsed. Without a command they are parsed in this
-	// process, which is for tests only.
+	// Sandbox bounds the children that parse files. Its command defaults to the program
+	// itself, if its main called sandbox.Enter; any other program, such as a test,
+	// parses in its own process.
 	Sandbox sandbox.Config
 }
 
@@ -54,6 +55,9 @@ func (c Config) withDefaults() Config {
 		if *field == 0 {
 			*field = value
 		}
+	}
+	if c.Sandbox.Command == nil {
+		c.Sandbox.Command = sandbox.Self()
 	}
 	return c
 }

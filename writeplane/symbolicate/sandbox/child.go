@@ -6,15 +6,20 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"skerry/writeplane/symbolicate"
 )
 
+// entered is whether this program knows how to be a child; only Enter sets it.
+var entered atomic.Bool
+
 // Enter runs a child to its end when the process was started as one, and returns at
 // once otherwise. It must be the first thing that main does.
 func Enter() {
+	entered.Store(true)
 	if len(os.Args) < 2 || os.Args[1] != argument {
 		return
 	}

@@ -35,7 +35,7 @@ const argument = "sandboxed-symbols"
 // Config bounds the children. The zero value parses in this very process, which is
 // for tests and tools that read their owner's files.
 type Config struct {
-	// Command starts a child: Self() in a program whose main calls Enter.
+	// Command starts a child: Self() in a program whose main called Enter.
 	Command []string
 	// Memory is what a child may allocate, in bytes; 0 means 640 MiB.
 	Memory uint64
@@ -65,8 +65,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Self is the command of a child in a program whose main calls Enter first.
-func Self() []string { return []string{"/proc/self/exe", argument} }
+// Self is the command of a child in a program whose main called Enter, and nil in any
+// other: started as a child, that would begin its own work all over again.
+func Self() []string {
+	if !entered.Load() {
+		return nil
+	}
+	return []string{"/proc/self/exe", argument}
+}
 
 // Runner starts children, a bounded number at once.
 type Runner struct {
