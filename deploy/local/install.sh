@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs what is missing for running and testing Skerry, by the system's own
 # package manager: `install.sh postgres` (server programs only; no server is
-# started) or `install.sh compiler` (the race detector needs cgo).
+# started), `install.sh compiler` (the race detector needs cgo) or
+# `install.sh node` (the tests with JavaScript clients; without it they are
+# skipped, so a failure here is none).
 set -eu
 
 as_root() {
@@ -48,7 +50,7 @@ manager() {
 	done
 }
 
-what=${1:?usage: install.sh postgres|compiler}
+what=${1:?usage: install.sh postgres|compiler|node}
 case $what in
 postgres)
 	have_postgres && exit 0
@@ -73,5 +75,16 @@ compiler)
 	*) echo "install a C compiler (gcc or clang) yourself" >&2; exit 1 ;;
 	esac
 	;;
-*) echo "usage: install.sh postgres|compiler" >&2; exit 2 ;;
+node)
+	command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 && exit 0
+	echo "No node and npm found; trying to install them for the tests with JavaScript clients."
+	case $(manager) in
+	apt-get) (as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends nodejs npm) ;;
+	dnf) (as_root dnf install -y -q nodejs npm) ;;
+	apk) (as_root apk add --no-progress nodejs npm) ;;
+	brew) brew install node ;;
+	*) false ;;
+	esac || echo "node is not there: the tests with JavaScript clients will be skipped" >&2
+	;;
+*) echo "usage: install.sh postgres|compiler|node" >&2; exit 2 ;;
 esac
