@@ -191,6 +191,7 @@ func (p *Plane) listen(config Config, routes []Route, registry *prometheus.Regis
 	if p.api, err = serve.Listen("--listen", config.Listen); err != nil {
 		return err
 	}
+	p.blobs.DefaultPublicURL(p.URL())
 	if p.ops, err = serve.Listen("--listen-operator", config.ListenOperator); err != nil {
 		return err
 	}
