@@ -1,0 +1,548 @@
+package writeplane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/id"
+	"skerry/writeplane/access"
+	"skerry/writeplane/blobs"
+	"skerry/writeplane/crashes"
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/symbols"
+)
+
+// catch is a plane whose symbol and crash endpoints answer, without its workers.
+type catch struct {
+	*plane
+	server  *httptest.Server
+	folder  string
+	module  *symbols.Module
+	library *symbols.Library
+}
+
+func newCatch(t testing.TB, config symbols.Config) *catch {
+	t.Helper()
+	c := &catch{plane: newPlane(t), folder: t.TempDir()}
+	place, err := blobs.Open(t.Context(), blobs.Config{URL: c.folder, PublicURL: "http://files"}, c.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = place.Close() })
+	if c.module, err = symbols.New(config, c.commits, c.access, place); err != nil {
+		t.Fatal(err)
+	}
+	c.library = symbols.NewLibrary(c.module)
+	c.server = c.serve(t, HandlerConfig{}, Routes(Modules{
+		Symbols: c.module, Crashes: crashes.New(c.commits, c.access), Blobs: place, Access: access.NewModule(c.commits, c.access),
+	})...)
+	return c
+}
+
+// work runs the indexer and the worker until the test ends.
+func (c *catch) work(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{}, 2)
+	go func() { _ = symbols.NewIndexer(c.module, crashes.Again).Run(ctx); ended <- struct{}{} }()
+	go func() { _ = crashes.NewWorker(c.db.App, c.library).Run(ctx); ended <- struct{}{} }()
+	t.Cleanup(func() { cancel(); <-ended; <-ended })
+}
+
+// form is a multipart body; a name of "file" takes file name and content after a colon.
+func form(t testing.TB, fields ...string) (body *bytes.Buffer, contentType string) {
+	t.Helper()
+	body = &bytes.Buffer{}
+	w := multipart.NewWriter(body)
+	for i := 0; i < len(fields); i += 2 {
+		var err error
+		if fields[i] == "file" {
+			name, content, _ := strings.Cut(fields[i+1], ":")
+			var part io.Writer
+			if part, err = w.CreateFormFile("file", name); err == nil {
+				_, err = io.WriteString(part, content)
+			}
+		} else {
+			err = w.WriteField(fields[i], fields[i+1])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return body, w.FormDataContentType()
+}
+
+func (c *catch) upload(t testing.TB, member string, fields ...string) (int, map[string]any) {
+	t.Helper()
+	body, contentType := form(t, fields...)
+	got := call(t, c.server, "POST", "/api/v1/catch/symbols?project_id="+c.founding.ProjectID, body.String(), append(bearer(c.tokens[member]), "Content-Type", contentType)...)
+	return got.status, answerOf(t, got)
+}
+
+func answerOf(t testing.TB, got exchange) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := json.Unmarshal([]byte(got.body), &out); err != nil {
+		t.Fatalf("%d %s: %v", got.status, got.body, err)
+	}
+	return out
+}
+
+func (c *catch) get(t testing.TB, member, method, path string) (int, map[string]any) {
+	t.Helper()
+	join := "?"
+	if strings.Contains(path, "?") {
+		join = "&"
+	}
+	got := call(t, c.server, method, path+join+"project_id="+c.founding.ProjectID, "", bearer(c.tokens[member])...)
+	return got.status, answerOf(t, got)
+}
+
+// crash stores a report as the ingest receiver does.
+func (c *catch) crash(t testing.TB, record string) string {
+	t.Helper()
+	eventID := id.New()
+	err := postgres.InTx(t.Context(), c.db.App, func(tx pgx.Tx) error {
+		bad, err := crashes.Insert(t.Context(), tx, []crashes.Row{{
+			ID: eventID, ProjectID: c.founding.ProjectID, Environment: "live", ReceivedAt: time.Now(), Record: []byte(record),
+		}})
+		if len(bad) > 0 {
+			t.Errorf("refused: %v", bad)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return eventID
+}
+
+// frames waits until the report's frames satisfy ready, and returns them as JSON.
+func (c *catch) frames(t testing.TB, eventID string, ready func(frames string) bool) string {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	frames := ""
+	for {
+		status, body := c.get(t, "viewer", "GET", "/api/v1/catch/events/"+eventID)
+		if status != 200 {
+			t.Fatalf("%d %v", status, body)
+		}
+		raw, err := json.Marshal(body["event"].(map[string]any)["frames"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if frames = string(raw); ready(frames) {
+			return frames
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("not readable in time: %s", frames)
+		case <-tick.C:
+		}
+	}
+}
+
+func answered(frames string) bool {
+	return !strings.Contains(frames, `"reason":null,"symbolicated":null`)
+}
+
+const bundle = `{"version":3,"sources":["a.ts"],"names":["run"],"mappings":"AAAAA,SACA"}`
+
+func report(platform, frames string) string {
+	return fmt.Sprintf(`{"release":"1.0","platform":%q,"exception":{"type":"E","value":"v"},"frames":[%s]}`, platform, frames)
+}
+
+func TestUploadAnswersTheWholeArtifact(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	status, body := c.upload(t, "editor", "file", "app.min.js.map:"+bundle, "kind", "js_sourcemap", "release", "1.0", "commit_sha", "abc")
+	if status != 201 {
+		t.Fatalf("%d %v", status, body)
+	}
+	a := body["artifact"].(map[string]any)
+	for member, want := range map[string]any{
+		"project_id": c.founding.ProjectID, "environment": "live", "kind": "js_sourcemap", "release": "1.0", "match_key": "app.min.js",
+		"size_bytes": float64(len(bundle)), "sha256": "0b5d52a2eeb2c8c9d2ee5d8ad1d6ec3bd5b8c92b18d22fb0a1ad5b0d30d8d4e5", "status": "ready",
+		"original_name": "app.min.js.map", "commit_sha": "abc", "storage_path": "symbols/" + c.founding.ProjectID + "/" + a["id"].(string),
+	} {
+		if member == "sha256" {
+			continue
+		}
+		if a[member] != want {
+			t.Errorf("%s: got %v, want %v", member, a[member], want)
+		}
+	}
+	if len(a) != 15 || fmt.Sprint(a["debug_ids"]) != "[]" || fmt.Sprint(a["warnings"]) != "[]" {
+		t.Errorf("members: %v", a)
+	}
+	if _, err := os.Stat(filepath.Join(c.folder, "objects", a["storage_path"].(string))); err != nil {
+		t.Error(err)
+	}
+	// The same upload again is the same artifact, and leaves one file.
+	again, body2 := c.upload(t, "editor", "kind", "js_sourcemap", "release", "1.0", "file", "app.min.js.map:"+bundle)
+	if again != 201 || body2["artifact"].(map[string]any)["id"] != a["id"] {
+		t.Errorf("again: %d %v", again, body2)
+	}
+	c.files(t, 1)
+	var audited int
+	if err := c.db.Owner.QueryRow(t.Context(), `SELECT count(*) FROM audit_entries WHERE action = 'catch.symbol.uploaded'`).Scan(&audited); err != nil || audited != 1 {
+		t.Errorf("%d audit entries, %v", audited, err)
+	}
+}
+
+// files checks how many objects the store holds, unfinished ones included.
+func (c *catch) files(t testing.TB, want int) {
+	t.Helper()
+	var found []string
+	_ = filepath.WalkDir(filepath.Join(c.folder, "objects"), func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			found = append(found, path)
+		}
+		return nil
+	})
+	if len(found) != want {
+		t.Errorf("files: %q, want %d", found, want)
+	}
+}
+
+func TestUploadRefusesInTheOrderOfTheSpecificationAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{MaxFileBytes: 1000, MaxBodyBytes: 3000})
+	big := "x:" + strings.Repeat("a", 1001)
+	for _, f := range []struct {
+		name   string
+		fields []string
+		status int
+		code   string
+	}{
+		{"no file", []string{"kind", "js_sourcemap"}, 400, "missing_file"},
+		{"no file, wrong kind", []string{"kind", "zip"}, 400, "missing_file"},
+		{"no kind", []string{"file", "x:1"}, 400, "invalid_kind"},
+		{"wrong kind before the file", []string{"kind", "zip", "file", "x:1"}, 400, "invalid_kind"},
+		{"wrong kind behind the file", []string{"file", "x:1", "kind", "zip"}, 400, "invalid_kind"},
+		{"wrong kind and too large", []string{"kind", "zip", "file", big}, 400, "invalid_kind"},
+		{"file too large", []string{"kind", "js_sourcemap", "file", big}, 400, "file_too_large"},
+		{"body too large", []string{"kind", "js_sourcemap", "file", "x:" + strings.Repeat("a", 3000)}, 413, "payload_too_large"},
+		{"wrong environment", []string{"kind", "js_sourcemap", "environment", "prod", "file", "x:1"}, 400, "invalid_environment"},
+		{"two files", []string{"kind", "js_sourcemap", "file", "x:1", "file", "y:1"}, 400, "invalid_body"},
+		{"NUL in a release", []string{"kind", "js_sourcemap", "release", "a\x00", "file", "x:1"}, 400, "invalid_body"},
+	} {
+		status, body := c.upload(t, "editor", f.fields...)
+		if status != f.status || body["error"] != f.code {
+			t.Errorf("%s: %d %v", f.name, status, body)
+		}
+	}
+	for _, f := range []struct {
+		token, code string
+		status      int
+	}{
+		{"", "missing_authorization", 401}, {"sk_deploy_x", "invalid_token", 401}, {c.founding.Keys["live"].Secret, "invalid_token", 401}, {c.tokens["viewer"], "permission_denied", 403},
+	} {
+		body, contentType := form(t, "kind", "js_sourcemap", "file", "x:1")
+		header := []string{"Content-Type", contentType}
+		if f.token != "" {
+			header = append(header, "Authorization", "Bearer "+f.token)
+		}
+		if got := call(t, c.server, "POST", "/api/v1/catch/symbols?project_id="+c.founding.ProjectID, body.String(), header...); got.status != f.status || answerOf(t, got)["error"] != f.code {
+			t.Errorf("%.12s: %d %s", f.token, got.status, got.body)
+		}
+	}
+	c.files(t, 0)
+}
+
+func TestBodyWithoutLengthIsStoppedAtTheCap(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{MaxFileBytes: 1 << 30, MaxBodyBytes: 100_000})
+	body, contentType := form(t, "kind", "js_sourcemap", "file", "x:"+strings.Repeat("a", 200_000))
+	request, err := http.NewRequestWithContext(t.Context(), "POST", c.server.URL+"/api/v1/catch/symbols?project_id="+c.founding.ProjectID, io.MultiReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", contentType)
+	request.Header.Set("Authorization", "Bearer "+c.tokens["editor"])
+	response, err := c.server.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, _ := io.ReadAll(response.Body)
+	if response.StatusCode != 413 || string(answer) != `{"error":"payload_too_large"}` {
+		t.Errorf("%d %s", response.StatusCode, answer)
+	}
+	c.files(t, 0)
+}
+
+func TestUploadThatBreaksOffLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	body, contentType := form(t, "kind", "js_sourcemap", "file", "x:"+strings.Repeat("a", 100_000))
+	cut := body.String()[:50_000]
+	got := call(t, c.server, "POST", "/api/v1/catch/symbols?project_id="+c.founding.ProjectID, cut, append(bearer(c.tokens["editor"]), "Content-Type", contentType)...)
+	if got.status != 400 || answerOf(t, got)["error"] != "invalid_body" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	c.files(t, 0)
+}
+
+func TestUnreadableFileIsStoredWithAWarningAndItsFramesSayMalformed(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	c.work(t)
+	status, body := c.upload(t, "editor", "file", "app.js.map:"+`{"version":3,"sources":["a"],"mappings":"AggggggEAA"}`, "kind", "js_sourcemap", "release", "1.0")
+	if a := body["artifact"].(map[string]any); status != 201 || len(a["warnings"].([]any)) != 1 {
+		t.Fatalf("%d %v", status, body)
+	}
+	event := c.crash(t, report("javascript", `{"filename":"https://x/app.js?v=1","lineno":1,"colno":1}`))
+	frames := c.frames(t, event, func(f string) bool { return answered(f) && !strings.Contains(f, "no_symbols") })
+	if want := `[{"colno":1,"filename":"https://x/app.js?v=1","lineno":1,"reason":"malformed","symbolicated":null}]`; frames != want {
+		t.Errorf("got  %s\nwant %s", frames, want)
+	}
+}
+
+func TestReportThatCameBeforeItsSymbolsBecomesReadable(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	c.work(t)
+	event := c.crash(t, report("javascript", `{"filename":"app.js","function":"t","lineno":1,"colno":1},{"filename":"other.js","lineno":1,"colno":1},{"filename":"app.js","function":"u","lineno":1,"colno":10}`))
+	c.frames(t, event, func(f string) bool { return strings.Count(f, "no_symbols") == 3 })
+	if status, body := c.upload(t, "editor", "file", "app.js.map:"+bundle, "kind", "js_sourcemap", "release", "1.0"); status != 201 {
+		t.Fatal(body)
+	}
+	const want = `[{"colno":1,"filename":"app.js","function":"t","lineno":1,"reason":null,"symbolicated":{"colno":1,"filename":"a.ts","function":"run","inlined":[],"lineno":1}},` +
+		`{"colno":1,"filename":"other.js","lineno":1,"reason":"no_symbols","symbolicated":null},` +
+		`{"colno":10,"filename":"app.js","function":"u","lineno":1,"reason":null,"symbolicated":{"colno":1,"filename":"a.ts","function":"u","inlined":[],"lineno":2}}]`
+	if got := c.frames(t, event, func(f string) bool { return strings.Count(f, "no_symbols") == 1 }); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	// Deleting the artifact leaves what is readable, and what comes now has no symbols.
+	_, list := c.get(t, "viewer", "GET", "/api/v1/catch/symbols")
+	first := list["artifacts"].([]any)[0].(map[string]any)
+	for range 2 {
+		if status, body := c.get(t, "editor", "DELETE", "/api/v1/catch/symbols/"+first["id"].(string)); status != 200 || body["deleted"] != true {
+			t.Fatalf("%d %v", status, body)
+		}
+	}
+	later := c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`))
+	c.frames(t, later, func(f string) bool { return strings.Contains(f, "no_symbols") })
+	if got := c.frames(t, event, answered); got != want {
+		t.Errorf("after the deletion: %s", got)
+	}
+}
+
+func TestNativeFramesAreFoundByDebugIDAcrossReleases(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	c.work(t)
+	so, err := os.ReadFile(filepath.Join("symbolicate", "native", "testdata", "tiny.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, body := c.upload(t, "editor", "kind", "android_ndk", "release", "0.9", "file", "libtiny.so:"+string(so))
+	a := body["artifact"].(map[string]any)
+	if status != 201 || a["match_key"] != "0123456789abcdef0123456789abcdef01234567" || fmt.Sprint(a["debug_ids"]) != "[0123456789abcdef0123456789abcdef01234567 67452301-ab89-efcd-0123-456789abcdef]" {
+		t.Fatalf("%d %v", status, body)
+	}
+	event := c.crash(t, report("ndk", `{"debug_id":"67452301-AB89-EFCD-0123-456789ABCDEF","address":"0x7f000102e","image_base":"0x7f0000000"},`+
+		`{"debug_id":"00000000-ab89-efcd-0123-456789abcdef","address":"0x102e"},{"address":"0x102e"},`+
+		`{"debug_id":"0123456789abcdef0123456789abcdef01234567","address":"0x9999"},{"debug_id":"0123456789abcdef0123456789abcdef01234567","address":"4096"}`))
+	frames := c.frames(t, event, func(f string) bool { return strings.Contains(f, "/src/tiny.c") })
+	for _, want := range []string{
+		`"symbolicated":{"colno":47,"filename":"/src/tiny.c","function":"twice","inlined":[{"colno":10,"filename":"/src/tiny.c","function":"helper","lineno":5}],"lineno":1}`,
+		`"reason":"no_symbols"`, `"reason":"no_match"`, `"reason":"malformed"`,
+	} {
+		if !strings.Contains(frames, want) {
+			t.Errorf("%s\nhas no %s", frames, want)
+		}
+	}
+}
+
+func TestDamagedStoredFileIsNotRead(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	_, body := c.upload(t, "editor", "file", "app.js.map:"+bundle, "kind", "js_sourcemap", "release", "1.0")
+	path := filepath.Join(c.folder, "objects", body["artifact"].(map[string]any)["storage_path"].(string))
+	if err := os.WriteFile(path, []byte(strings.Replace(bundle, "a.ts", "b.ts", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.work(t)
+	event := c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`))
+	c.frames(t, event, func(f string) bool { return strings.Contains(f, `"malformed"`) })
+}
+
+func TestReportThatArrivesTwiceIsStoredOnceAndABadOneIsGivenBack(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	row := crashes.Row{ID: id.New(), ProjectID: c.founding.ProjectID, Environment: "live", ReceivedAt: time.Now(), Record: []byte(report("ndk", ""))}
+	bad := row
+	bad.ID, bad.Record = id.New(), []byte(`{"release":"1"}`)
+	for range 2 {
+		err := postgres.InTx(t.Context(), c.db.App, func(tx pgx.Tx) error {
+			refused, err := crashes.Insert(t.Context(), tx, []crashes.Row{bad, row})
+			if len(refused) != 1 || refused[0].Index != 0 {
+				t.Errorf("refused: %v", refused)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, body := c.get(t, "viewer", "GET", "/api/v1/catch/events"); len(body["events"].([]any)) != 1 {
+		t.Error(body)
+	}
+}
+
+func TestHobbyStorageIsLimited(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{HobbyBytes: 100})
+	if _, err := c.db.Owner.Exec(t.Context(), `UPDATE organizations SET tier = 'hobby'`); err != nil {
+		t.Fatal(err)
+	}
+	upload := func(n int) (int, map[string]any) {
+		return c.upload(t, "editor", "kind", "js_sourcemap", "file", fmt.Sprintf("f%d:%s", n, strings.Repeat("x", n)))
+	}
+	if status, body := upload(60); status != 201 {
+		t.Fatalf("%d %v", status, body)
+	}
+	status, body := upload(50)
+	if status != 402 || body["error"] != "quota_exceeded" || body["current"] != 60.0 || body["limit"] != 100.0 {
+		t.Errorf("%d %v", status, body)
+	}
+	c.files(t, 1)
+	if status, body := upload(40); status != 201 {
+		t.Errorf("%d %v", status, body)
+	}
+	if status, _ := upload(1); status != 402 {
+		t.Errorf("full: %d", status)
+	}
+}
+
+func TestListPagesNewestFirstWithTheSubset(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	for i := range 5 {
+		if status, body := c.upload(t, "editor", "kind", "js_sourcemap", "release", "1.0", "file", fmt.Sprintf("f%d.js.map:%s", i, bundle)); status != 201 {
+			t.Fatal(body)
+		}
+	}
+	var keys []string
+	cursor := ""
+	for {
+		_, body := c.get(t, "viewer", "GET", "/api/v1/catch/symbols?limit=2&kind=js_sourcemap&release=1.0&cursor="+cursor)
+		for _, a := range body["artifacts"].([]any) {
+			if len(a.(map[string]any)) != 7 {
+				t.Errorf("subset: %v", a)
+			}
+			keys = append(keys, a.(map[string]any)["match_key"].(string))
+		}
+		if body["has_more"] != true {
+			break
+		}
+		cursor = body["next_cursor"].(string)
+	}
+	if got := strings.Join(keys, " "); got != "f4.js f3.js f2.js f1.js f0.js" {
+		t.Error(got)
+	}
+	for path, code := range map[string]string{"?limit=201": "invalid_limit", "?kind=zip": "invalid_kind", "?environment=x": "invalid_environment", "?cursor=x": "invalid_cursor"} {
+		if status, body := c.get(t, "viewer", "GET", "/api/v1/catch/symbols"+path); status != 400 || body["error"] != code {
+			t.Errorf("%s: %d %v", path, status, body)
+		}
+	}
+	if _, body := c.get(t, "viewer", "GET", "/api/v1/catch/symbols?environment=test"); len(body["artifacts"].([]any)) != 0 {
+		t.Error(body)
+	}
+}
+
+func TestDownloadURLIsSignedAndGoneWithItsArtifact(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	_, body := c.upload(t, "editor", "kind", "js_sourcemap", "file", "app.js.map:"+bundle)
+	path := "/api/v1/catch/symbols/" + body["artifact"].(map[string]any)["id"].(string)
+	status, link := c.get(t, "viewer", "GET", path+"/download")
+	if status != 200 {
+		t.Fatal(link)
+	}
+	address := strings.Replace(link["url"].(string), "http://files", c.server.URL, 1)
+	get := func(method string) *http.Response {
+		request, _ := http.NewRequestWithContext(t.Context(), method, address, nil)
+		response, err := c.server.Client().Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response
+	}
+	response := get("GET")
+	content, _ := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if response.StatusCode != 200 || string(content) != bundle || !strings.HasPrefix(response.Header.Get("Content-Disposition"), "attachment") || response.Header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("%d %v %s", response.StatusCode, response.Header, content)
+	}
+	if status, _ := c.get(t, "editor", "DELETE", path); status != 200 {
+		t.Error(status)
+	}
+	if status, _ := c.get(t, "viewer", "GET", path+"/download"); status != 404 {
+		t.Error(status)
+	}
+	for _, unknown := range []string{id.New(), "x"} {
+		if status, body := c.get(t, "editor", "DELETE", "/api/v1/catch/symbols/"+unknown); status != 404 || body["error"] != "not_found" {
+			t.Errorf("%s: %d %v", unknown, status, body)
+		}
+	}
+}
+
+func TestDeletedReleaseLosesItsFilesAndMayComeBack(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	for _, release := range []string{"1.0", "a/b c", "2.0"} {
+		if status, body := c.upload(t, "editor", "kind", "js_sourcemap", "release", release, "file", "app.js.map:"+bundle); status != 201 {
+			t.Fatal(body)
+		}
+	}
+	if status, body := c.get(t, "editor", "DELETE", "/api/v1/catch/releases/a%2Fb%20c"); status != 200 {
+		t.Fatalf("%d %v", status, body)
+	}
+	if status, _ := c.get(t, "editor", "DELETE", "/api/v1/catch/releases/never"); status != 404 {
+		t.Error(status)
+	}
+	_, body := c.get(t, "viewer", "GET", "/api/v1/catch/releases")
+	if got := body["releases"].([]any); len(got) != 2 || got[0].(map[string]any)["release"] != "2.0" || got[0].(map[string]any)["artifacts"] != 1.0 {
+		t.Errorf("%v", got)
+	}
+	cleaner := symbols.NewCleaner(c.module, nil)
+	if err := cleaner.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.files(t, 2)
+	if status, _ := c.upload(t, "editor", "kind", "js_sourcemap", "release", "a/b c", "file", "app.js.map:"+bundle); status != 201 {
+		t.Error(status)
+	}
+	if _, body := c.get(t, "viewer", "GET", "/api/v1/catch/releases"); len(body["releases"].([]any)) != 3 {
+		t.Error(body)
+	}
+	c.files(t, 3)
+	if err := os.WriteFile(filepath.Join(c.folder, "objects", "symbols", c.founding.ProjectID, id.New()), []byte("left by a dead process"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cleaner.Orphans(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.files(t, 3)
+}
