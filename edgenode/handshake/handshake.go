@@ -150,11 +150,18 @@ func appendEntries(b []byte, c *decide.Context, entries []*decide.Entry) []byte 
 	return b
 }
 
+// Names in the form that the server would make of them at every request.
+var (
+	nameETag         = []byte("Etag")
+	nameCacheControl = []byte("Cache-Control")
+	ownAndRevalidate = []byte("private, no-cache")
+)
+
 // Revalidate sets the headers of an answer with the tag, and answers 304 if the client has it. It reports whether it did.
 func Revalidate(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	h := &ctx.Response.Header
-	h.SetBytesV("ETag", tag)
-	h.Set("Cache-Control", "private, no-cache")
+	h.SetCanonical(nameETag, tag)
+	h.SetCanonical(nameCacheControl, ownAndRevalidate)
 	if known := ctx.Request.Header.Peek("If-None-Match"); len(known) > 0 && etag.NoneMatch(known, tag) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return true

@@ -1,6 +1,7 @@
 package handshake
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 
 	"github.com/twmb/murmur3"
@@ -38,7 +39,8 @@ func AppendTag(dst []byte, scope Scope, env *view.Environment, context [16]byte)
 	for _, r := range [...]replication.Revision{
 		scope.revision(env), env.Modules.Cohorts, env.Modules.Settings,
 	} {
-		b = r.Append(append(b, ' '))
+		b = binary.BigEndian.AppendUint64(b, uint64(r.Normal))
+		b = binary.BigEndian.AppendUint64(b, uint64(r.Urgent))
 	}
 	h1, h2 := murmur3.Sum128(b)
 	var sum [16]byte
