@@ -380,14 +380,21 @@ func TestExportOfManyEntriesHoldsLittleMemory(t *testing.T) {
 	}
 }
 
-// fill adds entries to the log by SQL, without hashes, for volume.
-func fill(t testing.TB, tr *trail, n int, text string) {
+// fill adds entries of the last days to the log by SQL, without hashes, for volume.
+func fill(t testing.TB, tr *trail, n int, text string) { fillOver(t, tr, n, 5*24*time.Hour, text) }
+
+func fillOver(t testing.TB, tr *trail, n int, span time.Duration, text string) {
 	t.Helper()
+	for at := time.Now().Add(-span - 32*24*time.Hour); at.Before(time.Now()); at = at.AddDate(0, 0, 27) {
+		if _, err := tr.db.Owner.Exec(t.Context(), `SELECT audit_make_month($1)`, at); err != nil {
+			t.Fatal(err)
+		}
+	}
 	_, err := tr.db.Owner.Exec(t.Context(), `
 		INSERT INTO audit_entries (organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id, before, after, metadata, created_at, retention, hash)
 		SELECT $1, 1 + n, gen_random_uuid(), $2, 'user-' || n % 100, NULL, 'switch.flag.' || (ARRAY['created','updated','halted','unhalted'])[1 + n % 4], 'flag', n::text,
-		       NULL, to_json($4::text), '{}', date_trunc('milliseconds', now() - make_interval(secs => ($3 - n) * 0.5)), 'pro', '\x00'
-		FROM generate_series(1, $3) AS n`, tr.organization, tr.project, n, text)
+		       NULL, to_json($4::text), '{}', date_trunc('milliseconds', now() - make_interval(secs => ($3 - n) * $5)), 'pro', '\x00'
+		FROM generate_series(1, $3) AS n`, tr.organization, tr.project, n, text, span.Seconds()/float64(n))
 	if err != nil {
 		t.Fatal(err)
 	}
