@@ -564,3 +564,68 @@ func TestDatabaseGoneMeans503AndNothingStored(t *testing.T) {
 		t.Errorf("%d stored, want 2", n)
 	}
 }
+
+func TestWhatIsRefusedAtTheEndIsNotStored(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	w.Published(everyKind)
+	stopped := make(chan struct{})
+	statuses, _ := together(80, func(i int) surveystest.Answer {
+		if i == 40 {
+			w.Stop()
+			close(stopped)
+		}
+		if i > 60 {
+			<-stopped
+		}
+		return w.Do(w.Live, "POST", submit, oneAnswer)
+	})
+	stored := w.Count(`SELECT count(*) FROM survey_responses`)
+	if statuses[201] != stored || statuses[201]+statuses[503] != 80 || statuses[503] < 20 {
+		t.Errorf("%v, %d stored", statuses, stored)
+	}
+}
+
+func TestRetriesThroughLostConnectionsStoreEachOnce(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	w.Published(everyKind)
+	done := make(chan struct{})
+	var cutter sync.WaitGroup
+	cutter.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				// Whoever is about to commit a response is cut off.
+				w.Count(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+					WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE '%transaction%' AND query LIKE '%survey%'`)
+			}
+		}
+	})
+	lost := 0
+	var mu sync.Mutex
+	together(60, func(i int) (a surveystest.Answer) {
+		for a.Status != http.StatusCreated && t.Context().Err() == nil {
+			a = w.Do(w.Live, "POST", submit, oneAnswer, "Idempotency-Key", fmt.Sprint(i))
+			if a.Status != http.StatusCreated {
+				mu.Lock()
+				lost++
+				mu.Unlock()
+				if a.Status == http.StatusConflict || a.Status == http.StatusInternalServerError {
+					t.Errorf("%d %s", a.Status, a.Body)
+					return a
+				}
+			}
+		}
+		return a
+	})
+	close(done)
+	cutter.Wait()
+	stored, counted := w.Count(`SELECT count(*) FROM survey_responses`), w.Count(`SELECT responses FROM survey_usage`)
+	if stored != 60 || counted != 60 {
+		t.Errorf("%d stored, %d counted, want 60; %d attempts were lost", stored, counted, lost)
+	}
+	t.Logf("%d attempts were lost", lost)
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,8 @@ type World struct {
 	Responses *responses.Module
 	Handler   http.Handler
 	Founding  access.Founding
+	// Stop ends the newest modules' Run and waits for it; more calls do nothing.
+	Stop func()
 	// Viewer, Editor and Owner are values of Authorization; Live and Test of x-api-key.
 	Viewer, Editor, Owner, Live, Test string
 
@@ -79,12 +82,13 @@ func (w *World) Another(config responses.Config) {
 	ended := make(chan error, 1)
 	module := w.Responses
 	go func() { ended <- module.Run(ctx) }()
-	w.t.Cleanup(func() {
+	w.Stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			w.t.Errorf("responses ended: %v", err)
 		}
 	})
+	w.t.Cleanup(w.Stop)
 	w.Handler = writeplane.NewHandler(writeplane.HandlerConfig{}, w.Access,
 		writeplane.Routes(writeplane.Modules{Surveys: w.Surveys, Responses: w.Responses}))
 }
