@@ -44,8 +44,9 @@ const (
 	codings
 )
 
-// costs is the memory of a decoder: its window, mostly.
-var costs = [codings]int64{gzipped: 64 << 10, zstandard: maxZstdWindow + 1<<20, brotlied: 10 << 20}
+// costs is the memory of a decoder: its window, mostly. That of brotli is as large as its sender says, up to 16 MiB, and
+// every decoder has to take that.
+var costs = [codings]int64{gzipped: 64 << 10, zstandard: maxZstdWindow + 1<<20, brotlied: 18 << 20}
 
 // maxZstdWindow is what every decoder has to understand, after RFC 8878.
 const maxZstdWindow = 8 << 20
