@@ -19,6 +19,11 @@ const (
 	gatherCount = 40_000
 	// prefetch is how many messages of a lane may wait in memory; of usual events, some 100 KiB each.
 	prefetch = 32
+	// fetchFor is how long one request for messages stands.
+	fetchFor = 3 * time.Second
+	// lostAfter is how long what the edge has sent may neither be stored nor come: then it was lost on its way to us,
+	// and the stream would offer it again only after ackWait.
+	lostAfter = 3 * time.Second
 	// ackWait is how long the stream waits before it offers an unacknowledged message again. Nothing depends on it:
 	// a lane in trouble starts anew, and a repetition is skipped.
 	ackWait = 2 * time.Minute
@@ -36,7 +41,7 @@ type laneReceiver struct {
 	queue    []item          // unpacked, in order, not taken yet
 	stored   map[Incarnation]uint64
 	gap      *gap
-	lastSeq  uint64 // stream sequence of the newest message
+	moved    time.Time // when a message last came or was done with
 	backoff  backoff
 }
 
@@ -89,22 +94,21 @@ func (l *laneReceiver) consume(ctx context.Context) error {
 	defer l.unpacker.Close()
 	l.parts, l.queue, l.gap = nil, nil, nil
 	clear(l.stored)
-	iterator, err := l.open(ctx)
+	consumer, err := l.open(ctx)
 	if err != nil {
 		return err
 	}
-	l.messages = make(chan jetstream.Msg)
+	l.messages, l.moved = make(chan jetstream.Msg), time.Now()
 	ended := make(chan error, 1)
-	go func() { ended <- l.feed(ctx, iterator) }()
+	go func() { ended <- l.feed(ctx, consumer) }()
 	err = l.loop(ctx, ended)
 	cancel()
-	iterator.Stop()
 	<-ended
 	return err
 }
 
 // open makes the lane's consumer anew, so that it begins with the oldest message whatever a former owner was handed.
-func (l *laneReceiver) open(ctx context.Context) (jetstream.MessagesContext, error) {
+func (l *laneReceiver) open(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
 	name := l.lane.String() + "-" + l.e.id
@@ -119,26 +123,38 @@ func (l *laneReceiver) open(ctx context.Context) (jetstream.MessagesContext, err
 	if err != nil {
 		return nil, fmt.Errorf("make consumer %s: %w", name, err)
 	}
-	iterator, err := consumer.Messages(jetstream.PullMaxMessages(prefetch), jetstream.PullExpiry(30*time.Second),
-		jetstream.PullHeartbeat(2*time.Second), jetstream.WithMessagesErrOnMissingHeartbeat(true))
-	if err != nil {
-		return nil, fmt.Errorf("read consumer %s: %w", name, err)
-	}
-	return iterator, nil
+	return consumer, nil
 }
 
-func (l *laneReceiver) feed(ctx context.Context, iterator jetstream.MessagesContext) error {
-	for {
-		m, err := iterator.Next(jetstream.NextContext(ctx))
-		if err != nil {
+// feed asks for some messages at a time. The client's own iterator is not used: while the store is away it keeps
+// hearing heartbeats, and drops messages when they have filled its buffer.
+func (l *laneReceiver) feed(ctx context.Context, consumer jetstream.Consumer) error {
+	for ctx.Err() == nil {
+		if err := l.fetch(ctx, consumer); err != nil {
 			return fmt.Errorf("read the stream: %w", err)
 		}
+	}
+	return ctx.Err()
+}
+
+func (l *laneReceiver) fetch(ctx context.Context, consumer jetstream.Consumer) error {
+	asking, cancel := context.WithTimeout(ctx, fetchFor)
+	defer cancel()
+	some, err := consumer.Fetch(prefetch, jetstream.FetchContext(asking))
+	if err != nil {
+		return err
+	}
+	for m := range some.Messages() {
 		select {
 		case l.messages <- m:
 		case <-ctx.Done():
-			return ctx.Err()
+			// Whoever still fills the channel ends with the context.
 		}
 	}
+	if err := some.Error(); err != nil && ctx.Err() == nil {
+		return err // also when the server has not said that it has nothing: it is away
+	}
+	return nil
 }
 
 func (l *laneReceiver) loop(ctx context.Context, ended chan error) error {
@@ -207,7 +223,7 @@ func (l *laneReceiver) unpack(m jetstream.Msg) error {
 	if err != nil {
 		return fmt.Errorf("read a message's sequence: %w", err)
 	}
-	l.lastSeq = max(l.lastSeq, meta.Sequence.Stream)
+	l.moved = time.Now()
 	batch, complete, err := l.unpacker.Add(m.Data())
 	if err == nil && batch.Lane != l.lane && complete {
 		err = corrupt("batch of lane %s in lane %s", batch.Lane, l.lane)
@@ -254,7 +270,7 @@ func (l *laneReceiver) store(ctx context.Context, in Incarnation, batches []Batc
 	if err != nil {
 		return false, fmt.Errorf("store: %w", err)
 	}
-	l.stored[in] = outcome.Stored
+	l.stored[in], l.moved = outcome.Stored, time.Now()
 	l.backoff.reset()
 	l.e.show(l.lane, func(s *ReceivedLane) { s.Stored, s.Fault, s.Held = outcome.Stored, "", false })
 	said := l.announcement(in)
@@ -366,6 +382,9 @@ func (l *laneReceiver) idle(ctx context.Context) error {
 		empty, err := l.drained(ctx)
 		if err != nil {
 			return err
+		}
+		if !empty && time.Since(l.moved) > lostAfter {
+			return fmt.Errorf("number %d is in the stream and does not come", a.Stored+1)
 		}
 		if empty {
 			a.Want, a.Turn = a.Stored+1, said.Turn
