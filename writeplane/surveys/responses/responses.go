@@ -132,15 +132,15 @@ func (m *Module) register(registry prometheus.Registerer) {
 		name, help string
 		count      *atomic.Int64
 	}{
-		{"stored_total", "Survey responses stored.", &m.writer.stored},
-		{"groups_total", "Transactions that stored survey responses.", &m.writer.groups},
-		{"bus_dropped_total", "Survey responses that a full subscriber of the bus did not get.", &m.bus.dropped},
-		{"mirror_written_total", "Survey responses written to the analytics copy.", &m.mirror.written},
-		{"mirror_dropped_total", "Survey responses that found the queue of the analytics copy full.", &m.mirror.dropped},
-		{"mirror_failed_total", "Survey responses whose write to the analytics copy failed.", &m.mirror.failed},
+		{"skerry_survey_responses_stored_total", "Survey responses stored.", &m.writer.stored},
+		{"skerry_survey_responses_groups_total", "Transactions that stored survey responses.", &m.writer.groups},
+		{"skerry_survey_responses_bus_dropped_total", "Survey responses that a full subscriber of the bus did not get.", &m.bus.dropped},
+		{"skerry_survey_responses_mirror_written_total", "Survey responses written to the analytics copy.", &m.mirror.written},
+		{"skerry_survey_responses_mirror_dropped_total", "Survey responses that found the queue of the analytics copy full.", &m.mirror.dropped},
+		{"skerry_survey_responses_mirror_failed_total", "Survey responses whose write to the analytics copy failed.", &m.mirror.failed},
 	} {
 		registry.MustRegister(prometheus.NewCounterFunc(
-			prometheus.CounterOpts{Namespace: "skerry", Subsystem: "survey_responses", Name: c.name, Help: c.help},
+			prometheus.CounterOpts{Name: c.name, Help: c.help},
 			func() float64 { return float64(c.count.Load()) }))
 	}
 }
