@@ -7,6 +7,7 @@ package flags
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -168,7 +169,7 @@ func (f *Flag) readVariants(in *form.Form) []decide.Variant {
 			in.Fault(decide.InvalidBody, at, "must be an object")
 			continue
 		}
-		for name := range members {
+		for _, name := range slices.Sorted(maps.Keys(members)) {
 			if name != "key" && name != "value" {
 				in.Fault(decide.InvalidBody, at+"."+name, "unknown member")
 			}

@@ -91,12 +91,16 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		in.Fault("invalid_type", "type", "must be bool, int, float, string or json")
 	}
 	i.fill(in, surroundings{hasCohort: hasCohort})
+	var note *string
+	if text, ok := in.Text("note", false, form.MaxText); ok {
+		note = &text
+	}
 	if err := in.Err(); err != nil {
 		return err
 	}
 	var first Version
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		first, err = create(r.Context(), tx, i)
+		first, err = create(r.Context(), tx, i, note)
 		return err
 	})
 	if err != nil {

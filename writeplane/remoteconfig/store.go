@@ -134,7 +134,7 @@ func version(ctx context.Context, q access.Querier, itemID, versionID string) (V
 }
 
 // create stores a new item with its first version, its trace and its document.
-func create(ctx context.Context, tx *commit.Tx, i *Item) (Version, error) {
+func create(ctx context.Context, tx *commit.Tx, i *Item, note *string) (Version, error) {
 	done, err := tx.Exec(ctx, `
 		INSERT INTO config_items (id, project_id, environment, key, type, default_value, description, rule, salt, is_archived,
 			current_version, created_at, updated_at)
@@ -147,7 +147,7 @@ func create(ctx context.Context, tx *commit.Tx, i *Item) (Version, error) {
 	if done.RowsAffected() == 0 {
 		return Version{}, ErrExists
 	}
-	v, err := record(ctx, tx, i, created, nil)
+	v, err := record(ctx, tx, i, created, note)
 	if err != nil {
 		return Version{}, err
 	}
