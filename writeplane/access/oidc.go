@@ -51,15 +51,15 @@ func (c IssuerConfig) validate() error {
 	parsed, err := url.Parse(c.Issuer)
 	switch {
 	case err != nil || parsed.Host == "" || (parsed.Scheme != "https" && parsed.Scheme != "http"):
-		return fmt.Errorf("Issuer %q is not an http or https URL", c.Issuer)
+		return fmt.Errorf("field Issuer: %q is not an http or https URL", c.Issuer)
 	case c.Audience == "":
-		return errors.New("Audience is empty")
+		return errors.New("field Audience is empty")
 	case !id.Valid(c.OrganizationID):
-		return fmt.Errorf("OrganizationID %q is not a UUID", c.OrganizationID)
+		return fmt.Errorf("field OrganizationID: %q is not a UUID", c.OrganizationID)
 	}
 	for _, alg := range c.Algorithms {
 		if !allowedAlgorithms[alg] {
-			return fmt.Errorf("Algorithms: %q is not an asymmetric signature", alg)
+			return fmt.Errorf("field Algorithms: %q is not an asymmetric signature", alg)
 		}
 	}
 	return nil

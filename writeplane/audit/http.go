@@ -34,10 +34,9 @@ func NewModule(log *Log, commits *commit.Store, store *access.Store, files *blob
 
 // Faults of the audit endpoints.
 var (
-	errSince  = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time with an offset")
-	errUntil  = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time with an offset, after since")
-	errOrder  = problem.Newf(problem.Invalid, "invalid_order", "order must be asc or desc")
-	errDenied = problem.New(problem.Forbidden, "permission_denied")
+	errSince = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time with an offset")
+	errUntil = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time with an offset, after since")
+	errOrder = problem.Newf(problem.Invalid, "invalid_order", "order must be asc or desc")
 )
 
 // sight is which projects' entries a caller may read; nil is all of the organization.
