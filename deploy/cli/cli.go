@@ -86,6 +86,8 @@ func Run(ctx context.Context, args []string, streams Streams, version string) in
 			{Key: "process", Title: "Processes:"},
 			{Key: "admin", Title: "Administration (over HTTP):"},
 			{Key: "connection", Title: "Connection:"},
+			{Key: "plane", Title: "Write plane:"},
+			{Key: "edge", Title: "Edges:"},
 		}),
 	)
 	if err != nil {

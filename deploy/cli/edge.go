@@ -18,7 +18,22 @@ type edgeCommands struct {
 	Retire edgeRetire  `cmd:"" help:"Give up what a dead edge never sent, so that its lanes pass."`
 }
 
+// edgeSettings are those of an edge that hold however it is run.
+type edgeSettings struct {
+	BufferBytes     int64 `help:"Most bytes of events that an edge keeps until the centre has stored them." default:"21474836480"`
+	ReserveBytes    int64 `help:"Bytes of an edge's disk that events leave free." default:"1073741824"`
+	StateCacheBytes int64 `help:"Bytes of compiled state that an edge keeps in memory." default:"100663296"`
+}
+
+func (s *edgeSettings) config() edgenode.Config {
+	return edgenode.Config{
+		Views:  view.Options{Bytes: s.StateCacheBytes},
+		Buffer: buffer.Config{MaxBytes: s.BufferBytes, ReserveBytes: s.ReserveBytes},
+	}
+}
+
 type edgeCommand struct {
+	edgeSettings
 	proxies
 	ID              string `name:"id" help:"Name of this edge among all; it must stay with the data folder." required:"" placeholder:"ID"`
 	Data            string `help:"Folder for state and buffer, of this edge alone." required:"" type:"path" placeholder:"DIR"`
@@ -26,24 +41,19 @@ type edgeCommand struct {
 	ListenOperator  string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8180"`
 	NATSURL         string `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
 	NATSCredentials string `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
-	PublicURL       string `name:"public-url" help:"Base address under which clients reach this edge; what each request says of itself when absent." placeholder:"URL"`
-	BufferBytes     int64  `help:"Most bytes of events kept until the centre has stored them." default:"21474836480"`
-	ReserveBytes    int64  `help:"Bytes of the disk that events leave free." default:"1073741824"`
-	StateCacheBytes int64  `help:"Bytes of compiled state kept in memory." default:"100663296"`
+	PublicURL       string `help:"Base address under which clients reach this edge; what each request says of itself when absent." placeholder:"URL"`
 	WritePlaneURL   string `name:"writeplane-url" help:"Base address of the write plane, for what an edge does not answer itself." required:"" placeholder:"URL"`
 }
 
 // Run serves until ctx ends.
 func (cmd *edgeCommand) Run(ctx context.Context) error {
-	edge, err := edgenode.New(edgenode.Config{
-		ID: cmd.ID, Data: cmd.Data,
-		Listen: cmd.Listen, OperatorListen: cmd.ListenOperator,
-		NATS: cmd.NATSURL, NATSOptions: natsOptions(cmd.NATSCredentials),
-		WritePlane: cmd.WritePlaneURL, PublicURL: strings.TrimRight(cmd.PublicURL, "/"),
-		TrustedProxies: cmd.TrustedProxies,
-		Views:          view.Options{Bytes: cmd.StateCacheBytes},
-		Buffer:         buffer.Config{MaxBytes: cmd.BufferBytes, ReserveBytes: cmd.ReserveBytes},
-	})
+	config := cmd.config()
+	config.ID, config.Data = cmd.ID, cmd.Data
+	config.Listen, config.OperatorListen = cmd.Listen, cmd.ListenOperator
+	config.NATS, config.NATSOptions = cmd.NATSURL, natsOptions(cmd.NATSCredentials)
+	config.WritePlane, config.PublicURL = cmd.WritePlaneURL, strings.TrimRight(cmd.PublicURL, "/")
+	config.TrustedProxies = cmd.TrustedProxies
+	edge, err := edgenode.New(config)
 	if err != nil {
 		return err
 	}

@@ -2,33 +2,35 @@ package cli
 
 import (
 	"context"
-	"net/netip"
 	"os"
 
 	"skerry/deploy/local"
-	"skerry/writeplane/webhooks/target"
 )
 
 type upCommand struct {
-	Data             string         `help:"Folder that keeps everything." default:".skerry" type:"path"`
-	Edges            int            `help:"How many edges to run." default:"1"`
-	ListenEdge       string         `help:"Address of the first edge; edge i listens on the port + i, port 0 picks free ports." default:"127.0.0.1:8080"`
-	ListenWritePlane string         `name:"listen-writeplane" help:"Address of the write plane." default:"127.0.0.1:8090"`
-	PostgresURL      string         `help:"PostgreSQL to use in place of a private one." placeholder:"URL"`
-	NATSURL          string         `name:"nats-url" help:"NATS to use in place of an embedded one." placeholder:"URL"`
-	WebhookAllowHTTP bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
-	WebhookAllowCIDR []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public, such as 127.0.0.0/8. Plain http may be used there." placeholder:"CIDR"`
-	NoDemo           bool           `help:"Leave out the demo's surveys, flags, config and events."`
+	Data             string        `help:"Folder that keeps everything." default:".skerry" type:"path"`
+	Edges            int           `help:"How many edges to run." default:"1"`
+	ListenEdge       string        `help:"Address of the first edge; edge i listens on the port + i, port 0 picks free ports." default:"127.0.0.1:8080"`
+	ListenWritePlane string        `name:"listen-writeplane" help:"Address of the write plane." default:"127.0.0.1:8090"`
+	PostgresURL      string        `help:"PostgreSQL to use in place of a private one." placeholder:"URL"`
+	NATSURL          string        `name:"nats-url" help:"NATS to use in place of an embedded one." placeholder:"URL"`
+	Plane            planeSettings `embed:"" group:"plane"`
+	Edge             edgeSettings  `embed:"" group:"edge"`
+	NoDemo           bool          `help:"Leave out the demo's surveys, flags, config and events."`
 }
 
 // Run serves until ctx ends.
 func (cmd *upCommand) Run(ctx context.Context, streams Streams) error {
+	plane, err := cmd.Plane.config()
+	if err != nil {
+		return err
+	}
 	config := local.Config{
+		Plane: plane, Edge: cmd.Edge.config(),
 		Data: cmd.Data, Edges: cmd.Edges,
 		ListenEdge: cmd.ListenEdge, ListenWritePlane: cmd.ListenWritePlane,
 		PostgresURL: cmd.PostgresURL, NATSURL: cmd.NATSURL,
-		Webhooks: target.Config{AllowHTTP: cmd.WebhookAllowHTTP, AllowCIDRs: cmd.WebhookAllowCIDR},
-		NoDemo:   cmd.NoDemo, Out: streams.Out, Program: os.Args[0],
+		NoDemo: cmd.NoDemo, Out: streams.Out, Program: os.Args[0],
 	}
 	if err := config.Validate(); err != nil {
 		return usageError{err}

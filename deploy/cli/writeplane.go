@@ -14,6 +14,7 @@ import (
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/ingest"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/symbols"
 	"skerry/writeplane/webhooks/target"
 )
 
@@ -45,26 +46,56 @@ type identity struct {
 	SealingKeyFile string `help:"File with 32 bytes in base64 that seal secrets in the database. Without it they are sealed by a key beside them." placeholder:"FILE"`
 }
 
+// planeSettings are those of the write plane that hold however it is run.
+type planeSettings struct {
+	identity
+	PublicURL          string         `help:"Base address under which clients reach downloads, an edge's or the plane's; the plane's own when absent." placeholder:"URL"`
+	SMTPURL            string         `name:"smtp-url" help:"Mail server for scheduled exports: smtp://user:password@host:587?from=ADDRESS, or smtps://." placeholder:"URL"`
+	AuditMirrorURL     string         `name:"audit-mirror-url" help:"PostgreSQL that holds the audit log's query mirror; without it a schema beside the log." placeholder:"URL"`
+	RetentionDays      int            `help:"Days of events to keep, by day of receipt; 0 keeps all." default:"0"`
+	IngestStreamBytes  int64          `help:"How many bytes of events may wait between edges and the plane; 0 means 2 GiB." default:"0"`
+	SymbolMaxFileBytes int64          `help:"Largest symbol file; 0 means 512 MiB." default:"0"`
+	SymbolMaxBodyBytes int64          `help:"Largest symbol upload as a whole; 0 means 500 MiB." default:"0"`
+	OIDCIssuers        []string       `name:"oidc-issuer" sep:"none" help:"External issuer whose tokens are accepted: issuer=URL;audience=A;organization=ID[;email-claim=C][;role-claim=C][;project-claim=C]. May be repeated." placeholder:"SETTINGS"`
+	WebhookAllowHTTP   bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
+	WebhookAllowCIDR   []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public, by plain http too." placeholder:"CIDR"`
+}
+
+// config is the part of the plane's configuration that the settings make.
+func (s *planeSettings) config() (writeplane.Config, error) {
+	sealing, err := readSealingKey(s.SealingKeyFile)
+	if err != nil {
+		return writeplane.Config{}, err
+	}
+	issuers := make([]access.IssuerConfig, len(s.OIDCIssuers))
+	for i, text := range s.OIDCIssuers {
+		if issuers[i], err = parseIssuer(text); err != nil {
+			return writeplane.Config{}, usagef("--oidc-issuer %q: %w", text, err)
+		}
+	}
+	return writeplane.Config{
+		Access:            access.Config{Issuer: s.Issuer, SealingKey: sealing, Issuers: issuers},
+		Audit:             writeplane.AuditConfig{MirrorURL: s.AuditMirrorURL, SMTPURL: s.SMTPURL},
+		Webhooks:          target.Config{AllowHTTP: s.WebhookAllowHTTP, AllowCIDRs: s.WebhookAllowCIDR},
+		Blobs:             blobs.Config{PublicURL: strings.TrimSuffix(s.PublicURL, "/")},
+		Symbols:           symbols.Config{MaxFileBytes: s.SymbolMaxFileBytes, MaxBodyBytes: s.SymbolMaxBodyBytes},
+		Ingest:            ingest.Config{RetentionDays: s.RetentionDays},
+		IngestStreamBytes: s.IngestStreamBytes,
+	}, nil
+}
+
 type writePlaneCommand struct {
 	database
-	identity
+	planeSettings
 	proxies
-	Listen            string         `help:"Address of the API." default:"127.0.0.1:8090"`
-	ListenOperator    string         `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
-	NATSURL           string         `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
-	NATSCredentials   string         `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
-	BlobURL           string         `help:"Where files lie: a folder (one write plane only), or s3://bucket?region=…" required:"" placeholder:"URL"`
-	PublicURL         string         `help:"Address under which clients reach downloads." placeholder:"URL"`
-	SMTPURL           string         `name:"smtp-url" help:"Mail server for scheduled exports: smtp://user:password@host:587?from=ADDRESS, or smtps://." placeholder:"URL"`
-	AuditMirrorURL    string         `name:"audit-mirror-url" help:"PostgreSQL that holds the audit log's query mirror; without it a schema beside the log." placeholder:"URL"`
-	RetentionDays     int            `help:"Days of events to keep, by day of receipt; 0 keeps all." default:"0"`
-	IngestStreamBytes int64          `help:"How many bytes of events may wait between edges and this plane; 0 means 2 GiB." default:"0"`
-	StreamReplicas    int            `help:"Replicas of the streams that the plane makes." default:"1"`
-	PostgresConns     int            `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
-	Migrate           bool           `help:"Bring the schema up to date first."`
-	OIDCIssuers       []string       `name:"oidc-issuer" sep:"none" help:"External issuer whose tokens are accepted: issuer=URL;audience=A;organization=ID[;email-claim=C][;role-claim=C][;project-claim=C]. May be repeated." placeholder:"SETTINGS"`
-	WebhookAllowHTTP  bool           `name:"webhook-allow-http" help:"Let webhooks go to plain http addresses."`
-	WebhookAllowCIDR  []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public." placeholder:"CIDR"`
+	Listen          string `help:"Address of the API." default:"127.0.0.1:8090"`
+	ListenOperator  string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
+	NATSURL         string `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
+	NATSCredentials string `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
+	BlobURL         string `help:"Where files lie: a folder (one write plane only), or s3://bucket?region=…" required:"" placeholder:"URL"`
+	StreamReplicas  int    `help:"Replicas of the streams that the plane makes." default:"1"`
+	PostgresConns   int    `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
+	Migrate         bool   `help:"Bring the schema up to date first."`
 }
 
 // Run serves until ctx ends.
@@ -73,6 +104,12 @@ func (cmd *writePlaneCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	config.Listen, config.ListenOperator = cmd.Listen, cmd.ListenOperator
+	config.Postgres = postgres.Config{URL: cmd.PostgresURL, MaxConns: cmd.PostgresConns}
+	config.NATS, config.NATSOptions = cmd.NATSURL, natsOptions(cmd.NATSCredentials)
+	config.StreamReplicas = cmd.StreamReplicas
+	config.TrustedProxies = cmd.TrustedProxies
+	config.Blobs.URL = cmd.BlobURL
 	if cmd.Migrate {
 		if err := postgres.Migrate(ctx, cmd.PostgresURL); err != nil {
 			return err
@@ -83,35 +120,6 @@ func (cmd *writePlaneCommand) Run(ctx context.Context) error {
 		return err
 	}
 	return plane.Run(ctx)
-}
-
-func (cmd *writePlaneCommand) config() (writeplane.Config, error) {
-	sealing, err := readSealingKey(cmd.SealingKeyFile)
-	if err != nil {
-		return writeplane.Config{}, err
-	}
-	issuers := make([]access.IssuerConfig, len(cmd.OIDCIssuers))
-	for i, text := range cmd.OIDCIssuers {
-		if issuers[i], err = parseIssuer(text); err != nil {
-			return writeplane.Config{}, usagef("--oidc-issuer %q: %w", text, err)
-		}
-	}
-	return writeplane.Config{
-		Listen:         cmd.Listen,
-		ListenOperator: cmd.ListenOperator,
-		Postgres:       postgres.Config{URL: cmd.PostgresURL, MaxConns: cmd.PostgresConns},
-		NATS:           cmd.NATSURL,
-		NATSOptions:    natsOptions(cmd.NATSCredentials),
-		StreamReplicas: cmd.StreamReplicas,
-		Access:         access.Config{Issuer: cmd.Issuer, SealingKey: sealing, Issuers: issuers},
-		TrustedProxies: cmd.TrustedProxies,
-		Audit:          writeplane.AuditConfig{MirrorURL: cmd.AuditMirrorURL, SMTPURL: cmd.SMTPURL},
-		Webhooks:       target.Config{AllowHTTP: cmd.WebhookAllowHTTP, AllowCIDRs: cmd.WebhookAllowCIDR},
-		Blobs:          blobs.Config{URL: cmd.BlobURL, PublicURL: strings.TrimSuffix(cmd.PublicURL, "/")},
-		Ingest:         ingest.Config{RetentionDays: cmd.RetentionDays},
-
-		IngestStreamBytes: cmd.IngestStreamBytes,
-	}, nil
 }
 
 func readSealingKey(path string) ([]byte, error) {

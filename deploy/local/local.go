@@ -35,10 +35,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"skerry/edgenode"
 	"skerry/pkg/dirlock"
 	"skerry/pkg/natsserver"
 	"skerry/pkg/serve"
-	"skerry/writeplane/webhooks/target"
+	"skerry/writeplane"
 )
 
 // Config says what to run and where.
@@ -55,8 +56,10 @@ type Config struct {
 	// PostgresURL and NATSURL name servers to use in place of private ones.
 	PostgresURL string
 	NATSURL     string
-	// Webhooks is what webhooks may reach besides public https addresses.
-	Webhooks target.Config
+	// Plane and Edge are settings of the planes; addresses, folders and whom
+	// they talk to are set here.
+	Plane writeplane.Config
+	Edge  edgenode.Config
 	// NoDemo leaves out the demo data. An organization, a project, keys and
 	// tokens are made all the same.
 	NoDemo bool

@@ -15,7 +15,6 @@ import (
 	"skerry/edgenode"
 	"skerry/pkg/serve"
 	"skerry/writeplane"
-	"skerry/writeplane/blobs"
 	"skerry/writeplane/postgres"
 )
 
@@ -50,29 +49,26 @@ func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) 
 		return nil, err
 	}
 	p := &planes{under: under, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}}
-	listen, operator := listeners(cfg.ListenWritePlane, 0)
+	plane := cfg.Plane
+	plane.Listen, plane.ListenOperator = listeners(cfg.ListenWritePlane, 0)
+	plane.Postgres = postgres.Config{URL: under.postgresURL}
+	plane.NATS = under.natsURL
+	plane.TrustedProxies = loopback
+	plane.Blobs.URL = filepath.Join(cfg.Data, "blobs")
 	var err error
-	p.write, err = writeplane.New(ctx, writeplane.Config{
-		Listen: listen, ListenOperator: operator,
-		Postgres:       postgres.Config{URL: under.postgresURL},
-		NATS:           under.natsURL,
-		TrustedProxies: loopback,
-		Webhooks:       cfg.Webhooks,
-		Blobs:          blobs.Config{URL: filepath.Join(cfg.Data, "blobs")},
-	})
+	p.write, err = writeplane.New(ctx, plane)
 	if err != nil {
 		return nil, fmt.Errorf("write plane: %w", err)
 	}
 	for i := range cfg.Edges {
-		listen, operator := listeners(cfg.ListenEdge, i)
-		id := "edge-" + strconv.Itoa(i)
-		edge, err := edgenode.New(edgenode.Config{
-			ID: id, Data: filepath.Join(cfg.Data, id),
-			Listen: listen, OperatorListen: operator,
-			NATS: under.natsURL, WritePlane: dialable(p.write.URL()),
-		})
+		node := cfg.Edge
+		node.ID = "edge-" + strconv.Itoa(i)
+		node.Data = filepath.Join(cfg.Data, node.ID)
+		node.Listen, node.OperatorListen = listeners(cfg.ListenEdge, i)
+		node.NATS, node.WritePlane = under.natsURL, dialable(p.write.URL())
+		edge, err := edgenode.New(node)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", id, err)
+			return nil, fmt.Errorf("%s: %w", node.ID, err)
 		}
 		p.edges = append(p.edges, edge)
 	}
