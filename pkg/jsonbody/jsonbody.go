@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"unicode/utf8"
 
@@ -79,6 +80,9 @@ func Unmarshal(body []byte, v any, strict bool) error {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Invalid("there are bytes behind the JSON object")
 	}
+	if strict {
+		return exactNames(body, reflect.TypeOf(v), "")
+	}
 	return nil
 }
 
@@ -116,33 +120,41 @@ func typeName(e *json.UnmarshalTypeError) string {
 
 // MergePatch applies an RFC 7396 merge patch: objects merge, null removes, arrays
 // and everything else are replaced. Both are JSON texts; the result is one too.
+// Numbers keep their written form.
 func MergePatch(target, patch []byte) ([]byte, error) {
-	var p any
-	if err := json.Unmarshal(patch, &p); err != nil {
+	change, err := decodeAny(patch)
+	if err != nil {
 		return nil, fmt.Errorf("read merge patch: %w", err)
 	}
-	members, isObject := p.(map[string]any)
+	current, err := decodeAny(target)
+	if err != nil {
+		current = nil // what is not there, or not JSON, is replaced
+	}
+	return json.Marshal(merge(current, change))
+}
+
+func decodeAny(text []byte) (value any, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	err = decoder.Decode(&value)
+	return value, err
+}
+
+func merge(target, patch any) any {
+	changes, isObject := patch.(map[string]any)
 	if !isObject {
-		return patch, nil
+		return patch
 	}
-	var into map[string]json.RawMessage
-	if json.Unmarshal(target, &into) != nil || into == nil {
-		into = map[string]json.RawMessage{}
+	into, isObject := target.(map[string]any)
+	if !isObject {
+		into = map[string]any{}
 	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(patch, &raw); err != nil {
-		return nil, fmt.Errorf("read merge patch: %w", err)
-	}
-	for name, value := range raw {
-		if members[name] == nil {
+	for name, value := range changes {
+		if value == nil {
 			delete(into, name)
-			continue
+		} else {
+			into[name] = merge(into[name], value)
 		}
-		merged, err := MergePatch(into[name], value)
-		if err != nil {
-			return nil, err
-		}
-		into[name] = merged
 	}
-	return json.Marshal(into)
+	return into
 }

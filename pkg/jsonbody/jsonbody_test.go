@@ -21,6 +21,8 @@ func TestStrictNamesWhatIsWrong(t *testing.T) {
 		`{"nome":"a"}`:              `unknown member "nome"`,
 		`{"name":"a"} {}`:           "there are bytes behind the JSON object",
 		`{"name":`:                  "malformed JSON: it ends too early",
+		`{"Name":"a"}`:              `unknown member "Name"`,
+		`{"settings":{"Days":1}}`:   `unknown member "settings.Days"`,
 		`{"name":"a",}`:             "malformed JSON at byte 13",
 		`{"settings":{"days":"x"}}`: "settings.days must be an integer, not string",
 		"{\"name\":\"\xff\"}":       "the body is not UTF-8",
