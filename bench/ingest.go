@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	ingestConns = 64
+	ingestConns = 512 // enough to keep the core busy while each of them waits for the disk
 	batchSize   = 100
 	stopTime    = 15 * time.Second
 )
