@@ -273,11 +273,12 @@ type pausable struct {
 	held   chan struct{} // closed once it stands with documents in hand
 }
 
-func (p *pausable) gate(documents int) {
+// gate stops whoever comes while it is paused; inHand says that they have documents in hand.
+func (p *pausable) gate(inHand bool) {
 	p.mu.Lock()
-	paused, held := p.paused, p.held
-	if paused != nil && documents > 0 && held != nil {
-		close(held)
+	paused := p.paused
+	if paused != nil && inHand && p.held != nil {
+		close(p.held)
 		p.held = nil
 	}
 	p.mu.Unlock()
@@ -302,12 +303,14 @@ func (p *pausable) resume() {
 
 func (p *pausable) Pending(ctx context.Context, lane replication.Lane, epoch replication.Epoch, after replication.Position) ([]replication.Document, error) {
 	documents, err := p.Ledger.Pending(ctx, lane, epoch, after)
-	p.gate(len(documents))
+	if len(documents) > 0 {
+		p.gate(true)
+	}
 	return documents, err
 }
 
 func (p *pausable) Acquire(ctx context.Context, name string, term time.Duration) (bool, error) {
-	p.gate(0)
+	p.gate(false)
 	return p.leases.Acquire(ctx, name, term)
 }
 
