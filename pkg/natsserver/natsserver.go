@@ -6,7 +6,8 @@
 // and refuses a folder that another process uses. It installs no signal
 // handlers and never ends the program.
 //
-// It is one node: no cluster, no TLS. Real deployments run NATS themselves.
+// It is one node, or with Config.Cluster one of several on this machine, for
+// rehearsals; no TLS. Real deployments run NATS themselves.
 package natsserver
 
 import (
@@ -15,8 +16,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,8 +53,21 @@ type Config struct {
 	// ReadyTimeout bounds the start, recovery of the streams included.
 	// 0 means 30 s.
 	ReadyTimeout time.Duration
+	// Token admits clients; "" makes one for the folder and keeps it.
+	Token string
+	// Cluster makes the server one node of several. Nil: it is alone.
+	Cluster *Cluster
 	// Log receives warnings and errors. Nil discards them.
 	Log *slog.Logger
+}
+
+// Cluster is how nodes on this machine find each other. Clients are not told
+// of nodes that they did not name themselves, so that a proxy before one of
+// them stays before it.
+type Cluster struct {
+	Name  string // of this node among the others
+	Port  int    // on 127.0.0.1, for the other nodes
+	Ports []int  // of all nodes, this one's too
 }
 
 // Validate names the field that is wrong.
@@ -62,6 +79,14 @@ func (c Config) Validate() error {
 		return fmt.Errorf("natsserver: Port %d is out of range", c.Port)
 	case c.MaxPayload < 0:
 		return fmt.Errorf("natsserver: MaxPayload %d is negative", c.MaxPayload)
+	case c.Cluster == nil:
+		return nil
+	case c.Cluster.Name == "":
+		return errors.New("natsserver: Cluster.Name is required")
+	case c.Token == "":
+		return errors.New("natsserver: Token is required in a cluster: all nodes have the same")
+	case !slices.Contains(c.Cluster.Ports, c.Cluster.Port):
+		return fmt.Errorf("natsserver: Cluster.Port %d is not among Cluster.Ports", c.Cluster.Port)
 	}
 	return nil
 }
@@ -103,9 +128,12 @@ func Start(cfg Config) (*Server, error) {
 }
 
 func (s *Server) start(cfg Config) error {
-	token, err := ownToken(filepath.Join(cfg.Dir, "token"))
-	if err != nil {
-		return err
+	token := cfg.Token
+	if token == "" {
+		var err error
+		if token, err = ownToken(filepath.Join(cfg.Dir, "token")); err != nil {
+			return err
+		}
 	}
 	opts := &server.Options{
 		ServerName:             "skerry",
@@ -124,6 +152,9 @@ func (s *Server) start(cfg Config) error {
 	if cfg.Port == 0 {
 		opts.Port = server.RANDOM_PORT
 	}
+	if cfg.Cluster != nil {
+		cfg.Cluster.apply(opts, token)
+	}
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		return fmt.Errorf("set up nats: %w", err)
@@ -141,6 +172,21 @@ func (s *Server) start(cfg Config) error {
 	}
 	s.url = "nats://" + token + "@" + ns.Addr().String()
 	return nil
+}
+
+// apply makes opts those of a node.
+func (c *Cluster) apply(opts *server.Options, token string) {
+	opts.ServerName = c.Name
+	opts.Cluster = server.ClusterOpts{
+		Name: "skerry", Host: "127.0.0.1", Port: c.Port, Username: "node", Password: token, NoAdvertise: true,
+	}
+	for _, port := range c.Ports {
+		if port != c.Port {
+			opts.Routes = append(opts.Routes, &url.URL{
+				Scheme: "nats", User: url.UserPassword("node", token), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+			})
+		}
+	}
 }
 
 // URL is what clients connect to, token included.

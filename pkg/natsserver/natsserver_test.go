@@ -1,6 +1,7 @@
 package natsserver_test
 
 import (
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -89,6 +90,83 @@ func TestConfigNamesTheWrongField(t *testing.T) {
 	} {
 		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate: %v, want it to name %s", err, want)
+		}
+	}
+}
+
+func TestThreeNodesKeepAStreamWhenOneIsGone(t *testing.T) {
+	t.Parallel()
+	ports := make([]int, 3)
+	for i := range ports {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		ports[i] = listener.Addr().(*net.TCPAddr).Port
+		_ = listener.Close()
+	}
+	nodes := make([]*natsserver.Server, len(ports))
+	urls := make([]string, len(ports))
+	for i, port := range ports {
+		node, err := natsserver.Start(natsserver.Config{Dir: t.TempDir(), Token: "shared", MaxStore: 1 << 30,
+			Cluster: &natsserver.Cluster{Name: "node-" + strconv.Itoa(i), Port: port, Ports: ports}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer node.Stop()
+		nodes[i], urls[i] = node, node.URL()
+	}
+	conn, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func(do func() error) {
+		t.Helper()
+		for {
+			err := do()
+			if err == nil {
+				return
+			}
+			if t.Context().Err() != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	again(func() error { // the nodes elect a leader first
+		_, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "KEPT", Subjects: []string{"kept.>"}, Replicas: 3})
+		return err
+	})
+	again(func() error { _, err := js.Publish(t.Context(), "kept.one", []byte("before")); return err })
+	nodes[0].Stop()
+	again(func() error { _, err := js.Publish(t.Context(), "kept.two", []byte("after")); return err })
+	again(func() error {
+		stream, err := js.Stream(t.Context(), "KEPT")
+		if err != nil {
+			return err
+		}
+		message, err := stream.GetMsg(t.Context(), 1)
+		if err == nil && string(message.Data) != "before" {
+			t.Fatalf("the first message is %q", message.Data)
+		}
+		return err
+	})
+}
+
+func TestNodeNeedsANameATokenAndItsOwnPort(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]natsserver.Config{
+		"Cluster.Name": {Dir: "d", Token: "t", Cluster: &natsserver.Cluster{Port: 1, Ports: []int{1}}},
+		"Token":        {Dir: "d", Cluster: &natsserver.Cluster{Name: "n", Port: 1, Ports: []int{1}}},
+		"Cluster.Port": {Dir: "d", Token: "t", Cluster: &natsserver.Cluster{Name: "n", Port: 1, Ports: []int{2}}},
+	} {
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
 		}
 	}
 }
