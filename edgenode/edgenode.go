@@ -163,7 +163,7 @@ func New(config Config) (_ *Edge, err error) {
 	if e.limiter, err = tally.NewLimiter(tally.LimiterConfig{Edge: config.ID}); err != nil {
 		return nil, err
 	}
-	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, Meter: e.ingest.meter, TrustedProxies: config.TrustedProxies})
+	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, Meter: e.ingest.meter, KeyUse: e.ingest.keyUse, TrustedProxies: config.TrustedProxies})
 	config.Intake.Gate, config.Intake.Buffer = e.gate, e.ingest.buffer
 	if e.intake, err = intake.New(config.Intake); err != nil {
 		return nil, err

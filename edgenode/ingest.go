@@ -19,6 +19,7 @@ type ingest struct {
 	uploader *up.Uploader
 	shipper  *up.Shipper
 	meter    *tally.Meter
+	keyUse   *tally.KeyUse
 }
 
 // openIngest opens the buffer; a new incarnation begins here.
@@ -33,6 +34,7 @@ func (e *Edge) openIngest() (err error) {
 		return err
 	}
 	in.meter = tally.NewMeter(c.ID, in.buffer, nil)
+	in.keyUse = tally.NewKeyUse(c.ID)
 	if in.shipper, err = up.NewShipper(up.ShipperConfig{Edge: c.ID}, in.buffer, e.conn); err != nil {
 		return fmt.Errorf("shipper: %w", err)
 	}
@@ -44,6 +46,7 @@ func (e *Edge) addIngest(g *serve.Group) {
 	g.Add("shipper", e.ingest.shipper.Run)
 	g.Add("rate limits", func(ctx context.Context) error { return e.limiter.Run(ctx, e.conn) })
 	g.Add("usage", func(ctx context.Context) error { return e.ingest.meter.Run(ctx, e.conn) })
+	g.Add("key use", func(ctx context.Context) error { return e.ingest.keyUse.Run(ctx, e.conn) })
 }
 
 func (in *ingest) close() error {

@@ -105,6 +105,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	p.group.Add("key usage", p.Access.Run)
+	p.group.Add("key usage at edges", func(ctx context.Context) error { return p.Access.HearUses(ctx, p.conn) })
 
 	leases := lease.New(p.db.App, id.New())
 	publisher, err := newPublisher(p.db, p.conn, leases, config.StreamReplicas)

@@ -54,6 +54,8 @@ type Config struct {
 	Views   *view.Store
 	Limiter Limiter
 	Meter   Meter
+	// KeyUse, when set, hears of every known key that a request came with.
+	KeyUse *tally.KeyUse
 	// TrustedProxies may say in X-Forwarded-For whom they forward for. Nobody else is believed.
 	TrustedProxies []netip.Prefix
 }
@@ -135,6 +137,9 @@ func (g *Gate) identify(hash apikey.Hash) Pass {
 	key, known := g.config.Views.Key(hash)
 	if known {
 		if env, ok := g.config.Views.Environment(key.ProjectID, key.Environment); ok {
+			if g.config.KeyUse != nil {
+				g.config.KeyUse.Mark(key.ID)
+			}
 			return Pass{Key: key, Env: env}
 		}
 	}

@@ -2,11 +2,15 @@ package access
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+
+	"skerry/replication/tally"
 )
 
 // lastUsed collects when keys were used and writes it in batches: a row update per
@@ -46,6 +50,39 @@ func (l *lastUsed) run(ctx context.Context) error {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastUsedFinal)
 			defer cancel()
 			l.flush(last)
+			return nil
+		}
+	}
+}
+
+// keyUseQueue lets one process of the plane hear each report.
+const keyUseQueue = "skerry-key-use"
+
+// HearUses takes edges' reports of used keys until ctx ends. A clock that is ahead at
+// an edge does not date a use into the future.
+func (s *Store) HearUses(ctx context.Context, nc *nats.Conn) error {
+	reports := make(chan *nats.Msg, 256)
+	subscription, err := nc.ChanQueueSubscribe(tally.KeyUseSubjects, keyUseQueue, reports)
+	if err != nil {
+		return fmt.Errorf("hear of key use: %w", err)
+	}
+	defer func() { _ = subscription.Unsubscribe() }()
+	for {
+		select {
+		case message := <-reports:
+			report, err := tally.DecodeKeyUse(message.Data)
+			if err != nil {
+				slog.Warn("report of key use not understood", "error", err)
+				continue
+			}
+			at := report.At
+			if now := time.Now(); at.After(now) {
+				at = now
+			}
+			for _, key := range report.Keys {
+				s.used.mark(key, at)
+			}
+		case <-ctx.Done():
 			return nil
 		}
 	}
