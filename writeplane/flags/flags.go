@@ -127,12 +127,7 @@ func (f *Flag) entry(action string, before, after any) commit.Entry {
 // decidesAs reports whether two states of a flag decide the same: what current_version counts is the difference.
 func (f *Flag) decidesAs(o *Flag) bool {
 	return f.DefaultValue == o.DefaultValue && f.DefaultVariant == o.DefaultVariant && f.Enabled == o.Enabled &&
-		slices.Equal(f.Variants, o.Variants) && sameRule(f.Rule, o.Rule)
-}
-
-func sameRule(a, b *decide.Rule) bool {
-	x, y := a.Serialize(), b.Serialize()
-	return x == nil && y == nil || x != nil && y != nil && *x == *y
+		slices.Equal(f.Variants, o.Variants) && f.Rule.Equal(o.Rule)
 }
 
 // Limits.

@@ -119,10 +119,8 @@ func (i *Item) entry(action string, before, after any) commit.Entry {
 
 // decidesAs reports whether two states of an item decide the same: a version records the difference.
 func (i *Item) decidesAs(o *Item) bool {
-	return i.DefaultValue == o.DefaultValue && sameText(i.Rule.Serialize(), o.Rule.Serialize())
+	return i.DefaultValue == o.DefaultValue && i.Rule.Equal(o.Rule)
 }
-
-func sameText(a, b *string) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
 
 // surroundings are what a check has to know beside the body.
 type surroundings struct {
