@@ -16,7 +16,7 @@ const (
 	// gatherBytes and gatherCount bound one transaction: long enough to pay for itself, short enough that an alias,
 	// which waits for the transactions before it, is visible within its two seconds.
 	gatherBytes = 16 << 20
-	gatherCount = 40_000
+	gatherCount = 20_000
 	// prefetch is how many messages of a lane may wait in memory; of usual events, some 100 KiB each.
 	prefetch = 32
 	// fetchFor is how long one request for messages stands.

@@ -33,7 +33,7 @@ func (s *Store) Store(ctx context.Context, edge string, batches []up.Batch) (up.
 		if err != nil {
 			return err
 		}
-		l = &load{edge: edge, lane: lane, in: in}
+		l = &load{edge: edge, lane: lane, in: in, rows: make([]row, 0, sizeOf(batches))}
 		if outcome.Taken, err = admit(ctx, tx, c, l, batches); err != nil {
 			return err
 		}
@@ -52,6 +52,14 @@ func (s *Store) Store(ctx context.Context, edge string, batches []up.Batch) (up.
 	}
 	s.after(ctx, l)
 	return outcome, nil
+}
+
+// sizeOf is how many rows to make room for: what the batches announce, unless they lie.
+func sizeOf(batches []up.Batch) (n int) {
+	for i := range batches {
+		n += min(int(batches[i].Count), len(batches[i].Data)/4)
+	}
+	return n + 1
 }
 
 func daysOf(batches []up.Batch) map[time.Time]bool {
