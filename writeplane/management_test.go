@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -453,5 +454,44 @@ func TestListsPageByCursorsBoundToTheirFilters(t *testing.T) {
 	}
 	if got := m.must(t, 200, "viewer", "GET", "/api/v1/projects", ""); len(got["projects"].([]any)) != 1 {
 		t.Errorf("a token of one project sees %v", got)
+	}
+}
+
+func TestManagementInParallelNeitherDeadlocksNorLosesAnything(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	key := member(m.must(t, 201, "admin", "POST", m.project()+"/api-keys", `{"name":"k","environment":"live"}`), "api_key", "id").(string)
+	before := len(m.actions(t))
+	const rounds = 12
+	var wg sync.WaitGroup
+	run := func(member, method, path string, body func(i int) string) {
+		wg.Go(func() {
+			for i := range rounds {
+				got := call(t, m.server, method, path, body(i), bearer(m.tokens[member])...)
+				if got.status >= 300 {
+					t.Errorf("%s %s: %d %s", method, path, got.status, got.body)
+				}
+			}
+		})
+	}
+	run("owner", "PATCH", "/api/v1/organization", func(i int) string { return []string{`{"tier":"growth"}`, `{"tier":"pro"}`}[i%2] })
+	run("admin", "PATCH", m.project(), func(i int) string { return fmt.Sprintf(`{"name":"N%d"}`, i) })
+	run("owner", "POST", m.project()+"/api-keys", func(int) string { return `{"name":"x","environment":"test"}` })
+	run("admin", "POST", "/api/v1/api-keys/"+key+"/rotate", func(int) string { return `{"grace_period_seconds":5}` })
+	run("owner", "POST", "/api/v1/members", func(i int) string {
+		return fmt.Sprintf(`{"email":"p%d@example.com","role":"viewer","project_ids":["%s"]}`, i, m.founding.ProjectID)
+	})
+	run("admin", "POST", "/api/v1/projects", func(i int) string { return fmt.Sprintf(`{"name":"P%d"}`, i) })
+	wg.Wait()
+	if got := len(m.actions(t)) - before; got != 6*rounds {
+		t.Errorf("%d audit entries for %d mutations", got, 6*rounds)
+	}
+	// The last change of tier holds for every project, those made meanwhile too.
+	var differing int
+	err := m.db.App.QueryRow(t.Context(), `
+		SELECT count(*) FROM documents d JOIN projects p ON d.subject = 'state.project.' || p.id JOIN organizations o ON o.id = p.organization_id
+		WHERE convert_from(d.body, 'UTF8')::jsonb->>'tier' <> o.tier`).Scan(&differing)
+	if err != nil || differing != 0 {
+		t.Errorf("%d projects of another tier at edges, %v", differing, err)
 	}
 }

@@ -103,7 +103,7 @@ func (m *Module) PatchOrganization(w http.ResponseWriter, r *http.Request, c *Ca
 	}
 	var after organizationRow
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		before, err := one(r.Context(), tx, organizationSQL+"FOR UPDATE", c.Caller.OrganizationID, scanOrganization)
+		before, err := one(r.Context(), tx, organizationSQL+"FOR NO KEY UPDATE", c.Caller.OrganizationID, scanOrganization)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (m *Module) lockProject(ctx context.Context, tx *commit.Tx, c *Call, projec
 	if _, err := one(ctx, tx, organizationSQL+"FOR SHARE", c.Caller.OrganizationID, scanOrganization); err != nil {
 		return ProjectRow{}, err
 	}
-	row, err := readProject(ctx, tx, projectID, "FOR UPDATE OF p")
+	row, err := readProject(ctx, tx, projectID, "FOR NO KEY UPDATE OF p")
 	if err != nil {
 		return row, err
 	}
@@ -300,7 +300,7 @@ func (m *Module) CreateKey(w http.ResponseWriter, r *http.Request, c *Call) erro
 
 // lockKey is the key in the path, locked, if the caller may see it.
 func (m *Module) lockKey(r *http.Request, tx *commit.Tx, c *Call) (keyRow, error) {
-	row, err := one(r.Context(), tx, keySQL+"k.id = $1 FOR UPDATE OF k", r.PathValue("id"), scanKey)
+	row, err := one(r.Context(), tx, keySQL+"k.id = $1 FOR NO KEY UPDATE OF k", r.PathValue("id"), scanKey)
 	if err != nil {
 		return row, err
 	}
@@ -438,7 +438,7 @@ func (m *Module) CreateToken(w http.ResponseWriter, r *http.Request, c *Call) er
 // RevokeToken is DELETE /api/v1/api-tokens/:id.
 func (m *Module) RevokeToken(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		row, err := one(r.Context(), tx, tokenSQL+"id = $1 FOR UPDATE", r.PathValue("id"), scanToken)
+		row, err := one(r.Context(), tx, tokenSQL+"id = $1 FOR NO KEY UPDATE", r.PathValue("id"), scanToken)
 		if err != nil {
 			return err
 		}

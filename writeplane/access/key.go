@@ -183,7 +183,7 @@ type secretRow struct {
 }
 
 func secretsOf(ctx context.Context, tx *commit.Tx, keyID string) ([]secretRow, error) {
-	rows, err := tx.Query(ctx, `SELECT hash, expires_at FROM api_key_secrets WHERE key_id = $1 ORDER BY hash FOR UPDATE`, keyID)
+	rows, err := tx.Query(ctx, `SELECT hash, expires_at FROM api_key_secrets WHERE key_id = $1 ORDER BY hash FOR NO KEY UPDATE`, keyID)
 	if err != nil {
 		return nil, fmt.Errorf("read api key secrets: %w", err)
 	}

@@ -113,7 +113,7 @@ func removeMember(ctx context.Context, tx *commit.Tx, m memberRow) error {
 // keepAnOwner fails when m is the only owner. All owners' rows are locked, so that
 // two owners cannot remove each other at once.
 func keepAnOwner(ctx context.Context, tx *commit.Tx, m memberRow) error {
-	rows, err := tx.Query(ctx, `SELECT id FROM members WHERE organization_id = $1 AND role = 'owner' AND removed_at IS NULL ORDER BY id FOR UPDATE`, m.OrganizationID)
+	rows, err := tx.Query(ctx, `SELECT id FROM members WHERE organization_id = $1 AND role = 'owner' AND removed_at IS NULL ORDER BY id FOR NO KEY UPDATE`, m.OrganizationID)
 	if err != nil {
 		return fmt.Errorf("read owners: %w", err)
 	}

@@ -207,7 +207,7 @@ func endKeysOf(ctx context.Context, tx *commit.Tx, projectID string) error {
 	// keySQL sees no key of a deleted project, so the rows are read by themselves.
 	rows, err := tx.Query(ctx, `
 		SELECT k.id, k.project_id, p.organization_id, k.environment, k.name, k.prefix, k.created_at, k.last_used_at, k.revoked_at
-		FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.project_id = $1 AND k.revoked_at IS NULL ORDER BY k.id FOR UPDATE OF k`, projectID)
+		FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.project_id = $1 AND k.revoked_at IS NULL ORDER BY k.id FOR NO KEY UPDATE OF k`, projectID)
 	if err != nil {
 		return fmt.Errorf("read project's api keys: %w", err)
 	}
@@ -276,7 +276,7 @@ func updateOrganization(ctx context.Context, tx *commit.Tx, before, after organi
 	if before.Tier == after.Tier {
 		return nil
 	}
-	rows, err := tx.Query(ctx, projectSQL+"p.organization_id = $1 ORDER BY p.id FOR UPDATE OF p", after.ID)
+	rows, err := tx.Query(ctx, projectSQL+"p.organization_id = $1 ORDER BY p.id FOR NO KEY UPDATE OF p", after.ID)
 	if err != nil {
 		return fmt.Errorf("read organization's projects: %w", err)
 	}
