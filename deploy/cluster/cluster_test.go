@@ -207,16 +207,19 @@ func (c *cluster) handshake(edge int) (h handshake, ok bool) {
 // eventually asks an edge until its handshake is as wanted.
 func (c *cluster) eventually(edge int, wanted func(handshake) bool) handshake {
 	c.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.After(time.Minute)
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
 	for {
 		h, ok := c.handshake(edge)
 		if ok && wanted(h) {
 			return h
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-deadline:
 			c.t.Fatalf("edge %d still says %+v", edge, h)
+		case <-poll.C:
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

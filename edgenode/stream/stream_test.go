@@ -246,12 +246,18 @@ func BenchmarkMemory(b *testing.B) {
 			}
 			conns = append(conns, c)
 		}
+		poll := time.NewTicker(time.Millisecond)
 		for e.m.Streams() < streams {
-			time.Sleep(time.Millisecond)
+			<-poll.C
 		}
+		poll.Stop()
 	}
 	b.StopTimer()
-	time.Sleep(time.Second)
+	for _, c := range conns { // once its first bytes are here, a stream has left the server
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			b.Fatal(err)
+		}
+	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.Sys)/(1<<20), "MB-process")
