@@ -314,7 +314,9 @@ func (p *pausable) Acquire(ctx context.Context, name string, term time.Duration)
 	return p.leases.Acquire(ctx, name, term)
 }
 
-func (p *pausable) Release(ctx context.Context, name string) error { return p.leases.Release(ctx, name) }
+func (p *pausable) Release(ctx context.Context, name string) error {
+	return p.leases.Release(ctx, name)
+}
 
 func TestPausedPublisherCannotDisturbItsSuccessor(t *testing.T) {
 	b := newBench(t)
