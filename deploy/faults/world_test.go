@@ -373,7 +373,9 @@ func (l *ledger) ask(names []name) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, n := range names {
-		l.asked[n] = l.asked[n]
+		if _, known := l.asked[n]; !known {
+			l.asked[n] = false
+		}
 	}
 }
 

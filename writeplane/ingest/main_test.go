@@ -130,10 +130,6 @@ func alias(aliasID, distinct string) up.Operation {
 	return up.Operation{AliasID: []byte(aliasID), DistinctID: []byte(distinct), Timestamp: noon.UnixMicro()}
 }
 
-func people(distinct, raw string) up.Operation {
-	return up.Operation{DistinctID: []byte(distinct), Properties: []byte(raw)}
-}
-
 // noon is today's, so that it lies in a partition that is made ahead.
 var noon = dayOf(time.Now()).Add(12 * time.Hour)
 
