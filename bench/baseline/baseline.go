@@ -84,7 +84,8 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	server := &fasthttp.Server{Handler: a.Handler(), Name: "baseline", MaxRequestBodySize: 64 << 20}
+	// The same write buffer as the edge's: one write for an answer of some kilobytes.
+	server := &fasthttp.Server{Handler: a.Handler(), Name: "baseline", MaxRequestBodySize: 64 << 20, WriteBufferSize: 16 << 10}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	if _, err := fmt.Fprintln(out, listener.Addr()); err != nil {
