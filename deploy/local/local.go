@@ -77,7 +77,8 @@ const (
 
 	// A stop has 10 s in all: the planes drain, then the servers under them
 	// end. What takes longer is cut off, which costs a recovery, not data.
-	drainTime        = 7 * time.Second
+	requestTime      = 4 * time.Second // of running requests; the write plane's default is the same
+	drainTime        = 6 * time.Second
 	postgresStopTime = 2 * time.Second
 
 	// startTime is how long everything may take to answer. A first start on a

@@ -65,6 +65,7 @@ func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) 
 		node.ID = "edge-" + strconv.Itoa(i)
 		node.Data = filepath.Join(cfg.Data, node.ID)
 		node.Listen, node.OperatorListen = listeners(cfg.ListenEdge, i)
+		node.Limits.Drain = requestTime
 		node.NATS, node.WritePlane = under.natsURL, dialable(p.write.URL())
 		edge, err := edgenode.New(node)
 		if err != nil {

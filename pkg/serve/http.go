@@ -20,7 +20,7 @@ type Limits struct {
 	// Idle bounds how long an unused connection stays open; 2 min.
 	Idle time.Duration
 	// Drain bounds how long requests may take to end once the server stops;
-	// 6 s. What is left then is cut off.
+	// 4 s. What is left then is cut off.
 	Drain time.Duration
 }
 
@@ -35,7 +35,7 @@ func (l Limits) withDefaults() Limits {
 		l.Idle = 2 * time.Minute
 	}
 	if l.Drain == 0 {
-		l.Drain = 6 * time.Second
+		l.Drain = 4 * time.Second
 	}
 	return l
 }
