@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,29 +45,43 @@ func Append(ctx context.Context, tx pgx.Tx, origin commit.Origin, entries []comm
 
 // head is the end of a chain.
 type head struct {
-	seq  int64
-	hash []byte
-	at   time.Time
-	tier string
+	seq     int64
+	hash    []byte
+	at      time.Time
+	tier    string
+	classes []string
 }
 
 const lockHeadSQL = `
-SELECT c.seq, c.hash, c.at, o.tier FROM audit_chains c JOIN organizations o ON o.id = c.organization_id
+SELECT c.seq, c.hash, c.at, o.tier, c.classes FROM audit_chains c JOIN organizations o ON o.id = c.organization_id
 WHERE c.organization_id = $1 FOR UPDATE OF c`
 
 func lockHead(ctx context.Context, tx pgx.Tx, organizationID string) (h head, err error) {
 	read := func() error {
-		return tx.QueryRow(ctx, lockHeadSQL, organizationID).Scan(&h.seq, &h.hash, &h.at, &h.tier)
+		return tx.QueryRow(ctx, lockHeadSQL, organizationID).Scan(&h.seq, &h.hash, &h.at, &h.tier, &h.classes)
 	}
 	if err = read(); !errors.Is(err, pgx.ErrNoRows) {
 		return h, err
 	}
-	_, err = tx.Exec(ctx, `INSERT INTO audit_chains (organization_id, seq, hash, at) VALUES ($1, 0, $2, 'epoch') ON CONFLICT DO NOTHING`,
-		organizationID, genesis())
+	_, err = tx.Exec(ctx, `
+		INSERT INTO audit_chains (organization_id, seq, hash, at, begun_at, classes) VALUES ($1, 0, $2, 'epoch', $3, '{}') ON CONFLICT DO NOTHING`,
+		organizationID, genesis(), time.Now().UTC().Truncate(time.Millisecond))
 	if err != nil {
 		return h, err
 	}
 	return h, read()
+}
+
+// noteClass makes the chain's class known to readers, once.
+func noteClass(ctx context.Context, tx pgx.Tx, organizationID string, end head) error {
+	if slices.Contains(end.classes, end.tier) {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `UPDATE audit_chains SET classes = array_append(classes, $2) WHERE organization_id = $1`, organizationID, end.tier)
+	if err != nil {
+		return fmt.Errorf("note retention class: %w", err)
+	}
+	return nil
 }
 
 func appendChain(ctx context.Context, tx pgx.Tx, origin commit.Origin, entries []commit.Entry) ([]Entry, error) {
@@ -74,6 +89,9 @@ func appendChain(ctx context.Context, tx pgx.Tx, origin commit.Origin, entries [
 	end, err := lockHead(ctx, tx, organizationID)
 	if err != nil {
 		return nil, fmt.Errorf("lock chain: %w", err)
+	}
+	if err := noteClass(ctx, tx, organizationID, end); err != nil {
+		return nil, err
 	}
 	chain := make([]Entry, len(entries))
 	for i, entry := range entries {

@@ -23,7 +23,7 @@ func BenchmarkAnyPageOfTheList(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	tr := newTrail(b, "enterprise")
+	tr := newTrail(b, "pro")
 	tr.logMany(b, 1)
 	const span = 365 * 24 * time.Hour
 	begun := time.Now()

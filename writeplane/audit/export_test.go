@@ -390,7 +390,11 @@ func fillOver(t testing.TB, tr *trail, n int, span time.Duration, text string) {
 			t.Fatal(err)
 		}
 	}
-	_, err := tr.db.Owner.Exec(t.Context(), `
+	_, err := tr.db.Owner.Exec(t.Context(), `UPDATE audit_chains SET begun_at = $2 WHERE organization_id = $1`, tr.organization, time.Now().Add(-span-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tr.db.Owner.Exec(t.Context(), `
 		INSERT INTO audit_entries (organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id, before, after, metadata, created_at, retention, hash)
 		SELECT $1, 1 + n, gen_random_uuid(), $2, 'user-' || n % 100, NULL, 'switch.flag.' || (ARRAY['created','updated','halted','unhalted'])[1 + n % 4], 'flag', n::text,
 		       NULL, to_json($4::text), '{}', date_trunc('milliseconds', now() - make_interval(secs => ($3 - n) * $5)), 'pro', '\x00'

@@ -55,49 +55,54 @@ type span struct {
 	mirror   bool
 }
 
-// spans cuts all time into what each store answers for, newest first.
-func (l *Log) spans(ctx context.Context, organizationID string) ([]span, error) {
-	if l.mirror == nil {
-		return []span{{}}, nil
-	}
-	now := l.now()
-	young, old := now.Add(-mirrorAge), now.Add(-mirrorKeeps)
-	complete, err := l.mirroredUntil(ctx, organizationID)
-	if err != nil {
-		return nil, err
-	}
-	if complete.Before(young) {
-		young = complete // the mirror lags that far: the authoritative store has the rest
-	}
-	if !young.After(old) {
-		return []span{{}}, nil
-	}
-	return []span{{from: young}, {from: old, to: young, mirror: true}, {to: old}}, nil
+// extent is where a chain's entries are: nothing lies before begun or in other classes.
+type extent struct {
+	begun    time.Time
+	classes  []string
+	mirrored time.Time // before it the mirror has every entry
 }
 
-// mirroredUntil is the time before which the mirror has every entry of the organization.
-func (l *Log) mirroredUntil(ctx context.Context, organizationID string) (time.Time, error) {
+// extent reads the chain's row; ok is false for an organization without entries.
+func (l *Log) extent(ctx context.Context, organizationID string) (e extent, ok bool, err error) {
 	var head, copied int64
-	var at time.Time
-	err := l.pool.QueryRow(ctx, `
-		SELECT c.seq, coalesce(m.seq, 0), coalesce(m.at, 'epoch') FROM audit_chains c LEFT JOIN audit_mirrored m USING (organization_id)
-		WHERE organization_id = $1`, organizationID).Scan(&head, &copied, &at)
+	err = l.pool.QueryRow(ctx, `
+		SELECT c.begun_at, c.classes, c.seq, coalesce(m.seq, 0), coalesce(m.at, 'epoch')
+		FROM audit_chains c LEFT JOIN audit_mirrored m USING (organization_id) WHERE organization_id = $1`, organizationID).
+		Scan(&e.begun, &e.classes, &head, &copied, &e.mirrored)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows), err == nil && head == copied:
-		return l.now(), nil
+	case errors.Is(err, pgx.ErrNoRows):
+		return extent{}, false, nil
 	case err != nil:
-		return time.Time{}, fmt.Errorf("read the mirror's state: %w", err)
+		return extent{}, false, fmt.Errorf("read the chain's extent: %w", err)
+	case head == copied:
+		e.mirrored = l.now()
 	}
-	return at, nil
+	return e, true, nil
+}
+
+// spans cuts all time into what each store answers for, newest first.
+func (l *Log) spans(e extent) []span {
+	now := l.now()
+	young, old := now.Add(-mirrorAge), now.Add(-mirrorKeeps)
+	young = earlier(young, e.mirrored) // a mirror that lags: the authoritative store has the rest
+	switch {
+	case l.mirror == nil, !young.After(old), young.Before(e.begun):
+		return []span{{}}
+	case old.Before(e.begun):
+		return []span{{from: young}, {to: young, mirror: true}}
+	}
+	return []span{{from: young}, {from: old, to: young, mirror: true}, {to: old}}
 }
 
 // Read hands the entries of a query to fn in order, from the stores that answer for
 // its range, as one list.
 func (l *Log) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
-	spans, err := l.spans(ctx, q.OrganizationID)
-	if err != nil {
+	extent, ok, err := l.extent(ctx, q.OrganizationID)
+	if err != nil || !ok {
 		return err
 	}
+	q.Since = later(q.Since, extent.begun)
+	spans := l.spans(extent)
 	if q.Ascending {
 		for i, j := 0, len(spans)-1; i < j; i, j = i+1, j-1 {
 			spans[i], spans[j] = spans[j], spans[i]
@@ -107,6 +112,9 @@ func (l *Log) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
 	for _, s := range spans {
 		for _, part := range windows(q, s) {
 			part.Limit = left
+			if !s.mirror {
+				part.classes = extent.classes
+			}
 			count, err := l.readSpan(ctx, part, s.mirror, fn)
 			if err != nil {
 				return err

@@ -32,6 +32,12 @@ func (tr *trail) logAt(t testing.TB, times ...time.Time) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := noteClass(t.Context(), tx, tr.organization, end); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE audit_chains SET begun_at = least(begun_at, $2) WHERE organization_id = $1`, tr.organization, times[0].UTC().Truncate(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
 	for _, at := range times {
 		end.seq++
 		e, err := newEntry(commit.Origin{}, commit.Entry{OrganizationID: tr.organization, ProjectID: tr.project, Actor: commit.Actor{ID: "user-1"}, Action: "switch.flag.created",

@@ -23,6 +23,8 @@ type Query struct {
 	After        *Position // where the page before ended
 	Ascending    bool      // oldest first
 	Limit        int       // 0 means all
+
+	classes []string // retention classes to look in; nil: all, or the table has none
 }
 
 // Pattern matches a text exactly, or by its beginning. The zero Pattern matches all.
@@ -64,6 +66,9 @@ func (q Query) build(table string) (string, []any) {
 		fmt.Fprintf(&b, " AND project_id = %s", arg(q.Projects[0]))
 	case q.Projects != nil:
 		fmt.Fprintf(&b, " AND project_id = ANY(%s::uuid[])", arg(q.Projects))
+	}
+	if q.classes != nil {
+		fmt.Fprintf(&b, " AND retention = ANY(%s::text[])", arg(q.classes))
 	}
 	if q.ActorID != "" {
 		fmt.Fprintf(&b, " AND actor_id = %s", arg(q.ActorID))

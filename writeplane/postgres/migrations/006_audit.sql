@@ -7,7 +7,9 @@ CREATE TABLE audit_chains (
     organization_id uuid PRIMARY KEY REFERENCES organizations,
     seq             bigint NOT NULL,
     hash            bytea NOT NULL,
-    at              timestamptz NOT NULL     -- of the newest entry: times never fall along a chain
+    at              timestamptz NOT NULL,    -- of the newest entry: times never fall along a chain
+    begun_at        timestamptz NOT NULL,    -- of the first entry, and
+    classes         text[] NOT NULL          -- the retention classes there are: what a reader need not look beyond
 ) WITH (fillfactor = 50);
 GRANT SELECT, INSERT, UPDATE ON audit_chains TO skerry_app;
 
