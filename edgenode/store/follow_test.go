@@ -274,6 +274,9 @@ func TestOneHistoryOneAnswer(t *testing.T) {
 				if n%7 == 0 {
 					<-time.After(time.Millisecond)
 				}
+				if !c.late && n%100 == 99 {
+					w.seen() // on a slow machine the edge would else get everything at once
+				}
 				if c.do != nil && n%c.every == c.every-1 {
 					if c.settle {
 						w.settled()
@@ -321,6 +324,18 @@ func (w *world) connect() *nats.Conn {
 
 func (w *world) publish() {
 	w.publisher, w.stop = downtest.Publish(w.t, w.connect(), w.ledger, w.config)
+}
+
+// seen waits until the edge has served something new.
+func (w *world) seen() {
+	w.t.Helper()
+	before := w.edge.changes.Load()
+	downtest.Eventually(w.t, func() string {
+		if w.edge.changes.Load() == before && w.edge.same(w.ledger) != "" {
+			return fmt.Sprintf("nothing new is served: %+v", w.edge.followers[0].Status())
+		}
+		return ""
+	})
 }
 
 // published waits until the streams have everything.

@@ -56,6 +56,8 @@ type History interface {
 	Head(ctx context.Context, lane replication.Lane) (Head, error)
 	// Committed finds the token of the transaction whose last position in the lane is p.
 	Committed(ctx context.Context, lane replication.Lane, p replication.Position) (replication.Token, bool, error)
+	// Count counts the documents at or below p that must be in the stream: all but tombstones at or below the floor.
+	Count(ctx context.Context, lane replication.Lane, p replication.Position) (uint64, error)
 	// Renew begins a new epoch: every document of the lane, tombstones included, gets a new position, in the old order,
 	// at least EpochJump past both the lane's highest and past; the marker gets the last one. The head it returns is
 	// Unpurged.

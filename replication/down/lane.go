@@ -125,7 +125,7 @@ func (l *laneWriter) takeOver(ctx context.Context) error {
 		l.mu.Unlock()
 	}
 	if head.Unpurged {
-		return l.purge(ctx, head)
+		return l.purge(ctx, head, verdict.seq)
 	}
 	if verdict.position != head.Published || verdict.seq != head.Seq {
 		if err := l.publisher.ledger.Published(ctx, l.lane, head.Epoch, verdict.position, verdict.seq); err != nil {
@@ -159,7 +159,7 @@ func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
 	if found {
 		v.seen = document.Position
 	}
-	if v.broken = breach(head, last, info.State.Msgs, document, found); v.broken != "" || head.Unpurged || !found {
+	if v.broken = breach(head, last, info.State.Msgs, document, found); v.broken != "" || !found {
 		return v, nil
 	}
 	token, known, err := l.publisher.ledger.Committed(ctx, l.lane, document.TxLast)
@@ -168,9 +168,23 @@ func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
 	}
 	if !known || token != document.Commit {
 		v.broken = "the database does not have the stream's last transaction: it went back"
+		return v, nil
 	}
 	v.position = document.Position
+	if v.broken, err = l.missing(ctx, v.position, info.State.Msgs); err != nil {
+		return verdict{}, err
+	}
 	return v, nil
+}
+
+// missing says so when the stream has fewer messages than documents were published up to p: a server that finds a part
+// of its file damaged leaves it out. Edges that were there have what it held; new ones would never get it.
+func (l *laneWriter) missing(ctx context.Context, p replication.Position, messages uint64) (string, error) {
+	documents, err := l.publisher.ledger.Count(ctx, l.lane, p)
+	if err != nil || messages >= documents {
+		return "", err
+	}
+	return fmt.Sprintf("the stream has %d messages for %d documents", messages, documents), nil
 }
 
 // breach names what makes it impossible that the stream continues the head's history; empty when it may.
@@ -181,7 +195,9 @@ func breach(head Head, lastSeq, messages uint64, last replication.Document, foun
 	case head.Timeline != head.Present:
 		return "the database's timeline changed"
 	case head.Unpurged:
-		return "" // its own new epoch, begun and not finished: the stream is purged next
+		// Its beginner died before it purged the stream, or this is a copy of the database from just then and the epoch has
+		// long had a history that this database knows nothing of. The two cannot be told apart with certainty.
+		return "a new epoch was begun and not finished"
 	case lastSeq < head.Seq:
 		return "the stream ends before what was published"
 	case messages == 0 && head.Held:
@@ -216,19 +232,25 @@ func (l *laneWriter) read(ctx context.Context, seq uint64) (d replication.Docume
 	return d, true, nil
 }
 
-// purge empties the stream for a new epoch. Its sequence goes on.
-func (l *laneWriter) purge(ctx context.Context, head Head) error {
-	if err := l.stream.Purge(ctx); err != nil {
-		return fmt.Errorf("purge %s: %w", l.lane.Stream(), err)
+// purge empties the stream, up to the sequence at which it was judged, for a new epoch. Its sequence goes on. A publisher
+// that was paused before this line cannot purge what its successor has published since.
+func (l *laneWriter) purge(ctx context.Context, head Head, seq uint64) error {
+	if seq > 0 {
+		if err := l.stream.Purge(ctx, jetstream.WithPurgeSequence(seq+1)); err != nil {
+			return fmt.Errorf("purge %s: %w", l.lane.Stream(), err)
+		}
 	}
 	info, err := l.stream.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
 	}
-	if err := l.publisher.ledger.Published(ctx, l.lane, head.Epoch, head.Published, info.State.LastSeq); err != nil {
+	if info.State.LastSeq != seq || info.State.Msgs != 0 {
+		return fmt.Errorf("%s stands at %d with %d messages after it was purged up to %d", l.lane.Stream(), info.State.LastSeq, info.State.Msgs, seq)
+	}
+	if err := l.publisher.ledger.Published(ctx, l.lane, head.Epoch, head.Published, seq); err != nil {
 		return fmt.Errorf("store that the stream is purged: %w", err)
 	}
-	l.moveTo(head.Epoch, head.Published, info.State.LastSeq)
+	l.moveTo(head.Epoch, head.Published, seq)
 	return nil
 }
 
@@ -325,10 +347,18 @@ func (l *laneWriter) verify(ctx context.Context) error {
 	return nil
 }
 
-// sweep purges tombstones that are past their age. First the floor is raised and published, then they are taken out of
+// sweep looks whether the stream is complete, and purges tombstones that are past their age. First the floor is raised and published, then they are taken out of
 // the stream, then out of the database: killed anywhere in between, the next sweep goes on.
 func (l *laneWriter) sweep(ctx context.Context) error {
-	ledger, epoch := l.publisher.ledger, l.status().Epoch
+	ledger, at := l.publisher.ledger, l.status()
+	epoch := at.Epoch
+	info, err := l.stream.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
+	}
+	if lost, err := l.missing(ctx, at.Position, info.State.Msgs); err != nil || lost != "" {
+		return errors.Join(err, errors.New(lost))
+	}
 	if err := ledger.RaiseFloor(ctx, l.lane, epoch, time.Now().Add(-l.publisher.config.Age)); err != nil {
 		return err
 	}

@@ -80,6 +80,17 @@ func (l *Ledger) Committed(ctx context.Context, lane replication.Lane, p replica
 	return replication.Token(token), true, nil
 }
 
+// Count counts the documents at or below p that must be in the stream.
+func (l *Ledger) Count(ctx context.Context, lane replication.Lane, p replication.Position) (n uint64, err error) {
+	err = l.pool.QueryRow(ctx, `
+		SELECT count(*) FROM documents d JOIN lanes l USING (lane)
+		WHERE d.lane = $1 AND d.position <= $2 AND (d.body IS NOT NULL OR d.position > l.floor)`, int16(lane), p).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count the documents of lane %s: %w", lane, err)
+	}
+	return n, nil
+}
+
 // pendingSQL reads in one statement, hence in one snapshot, documents and how far the lane is: a document that is missing
 // from it has been replaced at or below `through`.
 const pendingSQL = `

@@ -382,6 +382,56 @@ func TestPurgedStreamBeginsANewEpoch(t *testing.T) {
 	}
 }
 
+func TestStreamThatLostAMessageBeginsANewEpoch(t *testing.T) {
+	b := newBench(t)
+	_, stop := b.start("a", New(b.pool), nil)
+	b.put(map[replication.Subject]any{flag(1): 1, flag(2): 1, flag(3): 1})
+	b.settled()
+	stop()
+	epoch := b.head(replication.Normal).Epoch
+	s, err := b.js.Stream(t.Context(), replication.Normal.Stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteMsg(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	b.start("b", New(b.pool), nil)
+	b.settled()
+	if b.head(replication.Normal).Epoch == epoch {
+		t.Error("the epoch did not end")
+	}
+}
+
+func TestCopyOfAnUnfinishedEpochBeginsAnother(t *testing.T) {
+	b := newBench(t)
+	b.put(map[replication.Subject]any{flag(1): "kept"})
+	begun, err := New(b.pool).Renew(t.Context(), replication.Normal, 0)
+	if err != nil || !begun.Unpurged {
+		t.Fatal(begun, err)
+	}
+	copied := b.copyState()
+	if err := New(b.pool).Published(t.Context(), replication.Normal, begun.Epoch, begun.Published, 0); err != nil {
+		t.Fatal(err)
+	}
+	_, stop := b.start("a", New(b.pool), nil)
+	for i := range 5 {
+		b.put(map[replication.Subject]any{flag(i): "lost"})
+	}
+	b.settled()
+	stop()
+	before := b.head(replication.Normal)
+	if before.Epoch != begun.Epoch {
+		t.Fatal("the test wants the begun epoch to be the one that is published")
+	}
+	b.restoreState(copied)
+	b.start("b", New(b.pool), nil)
+	b.settled()
+	if after := b.head(replication.Normal); after.Epoch == before.Epoch || after.Position < before.Position+down.EpochJump {
+		t.Errorf("epoch %s at %d after %s at %d", after.Epoch, after.Position, before.Epoch, before.Position)
+	}
+}
+
 func TestTruncatedStreamBeginsANewEpoch(t *testing.T) {
 	b := newBench(t)
 	_, stop := b.start("a", New(b.pool), nil)

@@ -148,6 +148,18 @@ func (l *Ledger) Committed(_ context.Context, of replication.Lane, p replication
 	return token, ok, nil
 }
 
+// Count implements down.History.
+func (l *Ledger) Count(_ context.Context, of replication.Lane, p replication.Position) (n uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.lanes[of].documents {
+		if d.Position <= p && (!d.Tombstone() || d.Position > l.lanes[of].floor) {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // Renew implements down.History.
 func (l *Ledger) Renew(_ context.Context, of replication.Lane, past replication.Position) (down.Head, error) {
 	l.mu.Lock()
