@@ -79,7 +79,10 @@ func Open(ctx context.Context, config Config, pool *pgxpool.Pool) (*Store, error
 	}
 	s := &Store{publicURL: config.PublicURL, signKey: key}
 	if folder, ok := folderOf(config.URL); ok {
-		return s, s.openFolder(ctx, folder, pool)
+		if err := s.openFolder(ctx, folder, pool); err != nil {
+			return nil, err
+		}
+		return s, nil
 	}
 	if s.bucket, err = blob.OpenBucket(ctx, config.URL); err != nil {
 		return nil, fmt.Errorf("open blob store: %w", err)

@@ -226,6 +226,10 @@ func flushLane(ctx context.Context, tx *Tx, lane replication.Lane, documents []d
 	subjects := make([]string, len(documents))
 	bodies := make([][]byte, len(documents))
 	for i, d := range documents {
+		// A subject that the stream would not take could never be published.
+		if err := d.subject.Valid(); err != nil {
+			return err
+		}
 		subjects[i], bodies[i] = string(d.subject), d.body
 	}
 	token := make([]byte, replication.TokenLen)
