@@ -53,6 +53,8 @@ type root struct {
 	DeadLetters deadLetterCommands `cmd:"" name:"deadletters" group:"admin" help:"List and replay what could not be stored."`
 	Webhooks    webhookCommands    `cmd:"" group:"admin" help:"Manage webhook subscriptions and deliveries."`
 	Audit       auditCommands      `cmd:"" group:"admin" help:"Follow, export and verify the audit log."`
+	Symbols     symbolCommands     `cmd:"" group:"admin" help:"Upload, list and delete crash symbols."`
+	Symbolicate symbolicateCommand `cmd:"" group:"admin" help:"Make a crash report readable, offline."`
 	Status      statusCommand      `cmd:"" group:"admin" help:"Show how processes and ingestion are doing."`
 }
 

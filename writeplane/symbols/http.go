@@ -45,8 +45,10 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		}
 		filters.Set("kind", kind)
 	}
-	if release := query.Get("release"); release != "" {
-		filters.Set("release", release)
+	for _, name := range []string{"release", "sha256"} { // sha256 lets a client skip what is there
+		if value := query.Get(name); value != "" {
+			filters.Set(name, value)
+		}
 	}
 	var after position
 	if _, err := m.access.Cursors().Decode("symbols", filters, &after); err != nil {

@@ -70,9 +70,9 @@ func (m *Module) page(ctx context.Context, projectID string, filters url.Values,
 	}
 	return query(ctx, m.store.Pool(), `
 		WHERE a.project_id = $1 AND a.environment = $2 AND a.deleted_at IS NULL AND (a.uploaded_at, a.id) < ($3, $4)
-		  AND ($5 = '' OR a.kind = $5) AND (NOT $6 OR a.release = $7)
+		  AND ($5 = '' OR a.kind = $5) AND ($6 = '' OR a.release = $6) AND ($7 = '' OR a.sha256 = lower($7))
 		ORDER BY a.uploaded_at DESC, a.id DESC LIMIT $8`,
-		projectID, filters.Get("environment"), after.At, after.ID, filters.Get("kind"), filters.Has("release"), filters.Get("release"), limit)
+		projectID, filters.Get("environment"), after.At, after.ID, filters.Get("kind"), filters.Get("release"), filters.Get("sha256"), limit)
 }
 
 // room checks the storage of the project's tier for some bytes more.

@@ -17,7 +17,7 @@ import (
 const (
 	maxDepth  = 1_000      // nesting of entries
 	maxOrigin = 16         // abstract origins and specifications in a row
-	maxRows   = 40_000_000 // line rows kept
+	maxRows   = 30_000_000 // line rows of one sequence
 	maxScopes = 20_000_000
 	maxName   = 16 << 10 // bytes of a name before demangling
 )
@@ -34,21 +34,21 @@ type collector struct {
 	b    *flat.Builder
 	base uint64
 
-	rows   []lineRow
-	runs   []run
-	scopes []uint32 // rows of scopeWidth
-	pieces []piece
+	out    recorder
+	scopes uint32
+	rows   []lineRow // of the present sequence
+	pieces []piece   // of the present unit
 	names  map[dwarf.Offset]name
 	syms   []symbol // sorted by address
 
 	look     *dwarf.Reader // for names elsewhere
 	files    []uint32      // of the present unit, as interned strings
-	function []nested      // ranges of the present function
+	fileIDs  map[*dwarf.LineFile]uint32
+	function []nested // ranges of the present function
 	warning  error
 
-	budget      int          // entries still possible: each takes a byte
-	ahead       dwarf.Offset // the next entry lies here or behind
-	scopeLinked bool         // the scope added last has a linkage name
+	budget int          // entries still possible: each takes a byte
+	ahead  dwarf.Offset // the next entry lies here or behind
 }
 
 // name is an interned name; linked tells that it is a linkage name demangled.
@@ -56,9 +56,6 @@ type name struct {
 	at     uint32
 	linked bool
 }
-
-// run is one sequence of line rows: rows[from:to], of which the last only ends it.
-type run struct{ from, to int }
 
 // collect reads all units. A unit that is damaged costs itself, not the others.
 func (c *collector) collect() error {
@@ -78,19 +75,40 @@ func (c *collector) collect() error {
 			}
 			continue
 		}
-		if err := c.lines(unit); err != nil {
+		if err := c.unit(r, unit); err != nil {
+			return c.spoiled(err)
+		}
+	}
+}
+
+// unit reads one unit: its files, for they are where calls stand; its functions; then
+// its lines, which are written at once.
+func (c *collector) unit(r *dwarf.Reader, unit *dwarf.Entry) error {
+	c.pieces = c.pieces[:0]
+	table, err := c.lineTable(unit)
+	if err != nil {
+		c.warning = err
+	}
+	var damage error
+	if unit.Children {
+		damage = c.children(r, noScope, false, 0)
+	}
+	c.pieces = settle(c.pieces)
+	var covered []span
+	if table != nil {
+		if covered, err = c.lines(table); err != nil {
 			if errors.Is(err, ErrLimit) {
 				return err
 			}
 			c.warning = err
 		}
-		if !unit.Children {
-			continue
-		}
-		if err := c.children(r, noScope, false, 0); err != nil {
-			return c.spoiled(err)
-		}
 	}
+	sortSpans(covered)
+	c.out.withoutLines(c.pieces, covered)
+	if damage != nil {
+		return damage
+	}
+	return c.out.check()
 }
 
 // next reads the next entry, which must lie behind the last one and within the
@@ -145,61 +163,75 @@ func (c *collector) skip(r *dwarf.Reader, e *dwarf.Entry) error {
 
 // spoiled keeps what was read before the damage, when that is anything.
 func (c *collector) spoiled(err error) error {
-	if errors.Is(err, ErrLimit) || len(c.rows) == 0 && len(c.pieces) == 0 {
+	if errors.Is(err, ErrLimit) || len(c.out.heads) == 0 {
 		return err
 	}
 	c.warning = err
 	return nil
 }
 
-// lines reads the line program of a unit by its rows. SeekPC would be shorter and
-// answers unknown for some addresses that are covered.
-func (c *collector) lines(unit *dwarf.Entry) (err error) {
+// lineTable opens the line program of a unit and numbers its files.
+func (c *collector) lineTable(unit *dwarf.Entry) (lr *dwarf.LineReader, err error) {
 	defer guard(&err)
-	c.files = nil
-	lr, err := c.data.LineReader(unit)
-	if err != nil {
-		return malformed("read line table: %w", err)
+	c.files, c.fileIDs = nil, map[*dwarf.LineFile]uint32{}
+	if lr, err = c.data.LineReader(unit); err != nil {
+		return nil, malformed("read line table: %w", err)
 	}
 	if lr == nil {
-		return nil
+		return nil, nil
 	}
-	files := map[*dwarf.LineFile]uint32{}
-	number := func(f *dwarf.LineFile) uint32 {
-		if f == nil || f.Name == "" {
-			return 0
-		}
-		n, ok := files[f]
-		if !ok {
-			n = c.b.String(f.Name)
-			files[f] = n
-		}
-		return n
+	for _, f := range lr.Files() {
+		c.files = append(c.files, c.fileID(f))
 	}
-	start := len(c.rows)
+	return lr, nil
+}
+
+func (c *collector) fileID(f *dwarf.LineFile) uint32 {
+	if f == nil || f.Name == "" {
+		return 0
+	}
+	n, ok := c.fileIDs[f]
+	if !ok {
+		n = c.b.String(f.Name)
+		c.fileIDs[f] = n
+	}
+	return n
+}
+
+// lines writes the sequences of a line program, reading it by its rows, and returns
+// what they cover. SeekPC would be shorter and answers unknown for some addresses
+// that are covered.
+func (c *collector) lines(lr *dwarf.LineReader) (covered []span, err error) {
+	defer guard(&err)
+	c.rows = c.rows[:0]
 	var entry dwarf.LineEntry
 	for {
 		if err := lr.Next(&entry); errors.Is(err, io.EOF) {
-			break
+			return covered, nil // a sequence that does not end covers nothing
 		} else if err != nil {
-			c.rows = c.rows[:start]
-			return malformed("read line table: %w", err)
+			return covered, malformed("read line table: %w", err)
 		}
-		if entry.EndSequence {
-			c.endRun(start, entry.Address)
-			start = len(c.rows)
+		if !entry.EndSequence {
+			if c.row(entry); len(c.rows) > maxRows {
+				return covered, fmt.Errorf("%w: a sequence of more than %d line rows", ErrLimit, maxRows)
+			}
 			continue
 		}
-		c.row(start, entry, number)
-		if len(c.rows) > maxRows {
-			return fmt.Errorf("%w: more than %d line rows", ErrLimit, maxRows)
+		if end, ok := c.relative(entry.Address); ok && c.isCode(end) {
+			c.rows = append(c.rows, lineRow{addr: max(end, c.rows[len(c.rows)-1].addr)})
+			c.out.sequence(c.rows, c.pieces)
+			covered = append(covered, span{uint64(c.rows[0].addr), uint64(end)})
+			if err := c.out.check(); err != nil {
+				return covered, err
+			}
 		}
+		c.rows = c.rows[:0]
 	}
-	c.rows = c.rows[:start] // a sequence that does not end covers nothing
-	for _, f := range lr.Files() {
-		c.files = append(c.files, number(f))
-	}
-	return nil
+}
+
+// isCode reports whether the rows so far describe code that the image has.
+func (c *collector) isCode(end uint32) bool {
+	return len(c.rows) > 0 && end > c.rows[0].addr && inside(c.img.code, c.base+uint64(c.rows[0].addr))
 }
 
 // relative is an address in the form of the table; ok is false for one below the
@@ -211,13 +243,13 @@ func (c *collector) relative(address uint64) (uint32, bool) {
 	return uint32(address - c.base), true
 }
 
-func (c *collector) row(start int, e dwarf.LineEntry, number func(*dwarf.LineFile) uint32) {
+func (c *collector) row(e dwarf.LineEntry) {
 	addr, ok := c.relative(e.Address)
 	if !ok {
 		return
 	}
-	row := lineRow{addr: addr, file: number(e.File), line: clamp(e.Line), column: clamp(e.Column)}
-	if n := len(c.rows); n > start {
+	row := lineRow{addr: addr, file: c.fileID(e.File), line: clamp(e.Line), column: clamp(e.Column)}
+	if n := len(c.rows); n > 0 {
 		switch last := &c.rows[n-1]; {
 		case addr < last.addr:
 			return // addresses of a sequence only rise
@@ -227,17 +259,6 @@ func (c *collector) row(start int, e dwarf.LineEntry, number func(*dwarf.LineFil
 		}
 	}
 	c.rows = append(c.rows, row)
-}
-
-// endRun keeps the rows since start if they describe code that the image has.
-func (c *collector) endRun(start int, end uint64) {
-	addr, ok := c.relative(end)
-	if !ok || len(c.rows) == start || !inside(c.img.code, c.base+uint64(c.rows[start].addr)) || addr <= c.rows[start].addr {
-		c.rows = c.rows[:start]
-		return
-	}
-	c.rows = append(c.rows, lineRow{addr: max(addr, c.rows[len(c.rows)-1].addr)})
-	c.runs = append(c.runs, run{start, len(c.rows)})
 }
 
 func clamp(n int) uint32 { return uint32(max(0, min(n, math.MaxInt32))) }
@@ -268,7 +289,7 @@ func (c *collector) entry(r *dwarf.Reader, e *dwarf.Entry, scope uint32, within 
 		return c.subprogram(r, e, depth)
 	case dwarf.TagInlinedSubroutine:
 		if within {
-			inner, err := c.scope(e, scope)
+			inner, err := c.scope(e, scope, c.name(e).at)
 			if err != nil {
 				return err
 			}
@@ -291,12 +312,13 @@ func (c *collector) subprogram(r *dwarf.Reader, e *dwarf.Entry, depth int32) err
 	if e.Val(dwarf.AttrLowpc) == nil && e.Val(dwarf.AttrRanges) == nil {
 		return c.skip(r, e)
 	}
-	scope, err := c.scope(e, noScope)
+	called := c.name(e)
+	if !called.linked {
+		called.at = c.bySymbol(called.at, e)
+	}
+	scope, err := c.scope(e, noScope, called.at)
 	if err != nil {
 		return err
-	}
-	if !c.scopeLinked {
-		c.nameBySymbol(scope, e)
 	}
 	outer := c.function // a function within a function (nested, or in a local class)
 	c.function = nil
@@ -331,9 +353,9 @@ func (c *collector) ranges(e *dwarf.Entry, scope uint32, depth int32) {
 	}
 }
 
-// scope adds a function or inlined call; numbers count from 1.
-func (c *collector) scope(e *dwarf.Entry, parent uint32) (uint32, error) {
-	if len(c.scopes) >= maxScopes*scopeWidth {
+// scope writes a function or inlined call; numbers count from 1.
+func (c *collector) scope(e *dwarf.Entry, parent, called uint32) (uint32, error) {
+	if c.scopes >= maxScopes {
 		return 0, fmt.Errorf("%w: more than %d functions", ErrLimit, maxScopes)
 	}
 	file := uint32(0)
@@ -342,10 +364,9 @@ func (c *collector) scope(e *dwarf.Entry, parent uint32) (uint32, error) {
 	}
 	line, _ := e.Val(dwarf.AttrCallLine).(int64)
 	column, _ := e.Val(dwarf.AttrCallColumn).(int64)
-	n := c.name(e)
-	c.scopeLinked = n.linked
-	c.scopes = append(c.scopes, parent, n.at, file, clamp64(line), clamp64(column))
-	return uint32(len(c.scopes) / scopeWidth), nil
+	c.b.U32(scopes, parent, called, file, clamp64(line), clamp64(column))
+	c.scopes++
+	return c.scopes, nil
 }
 
 func clamp64(n int64) uint32 { return uint32(max(0, min(n, math.MaxInt32))) }
@@ -384,22 +405,22 @@ func (c *collector) name(e *dwarf.Entry) name {
 	return n
 }
 
-// nameBySymbol gives a function without a linkage name (static, or in an anonymous
-// namespace) the name of the symbol that stands at its start, which tells more.
-func (c *collector) nameBySymbol(scope uint32, e *dwarf.Entry) {
+// bySymbol is the name of a function that has no linkage name (static, or in an
+// anonymous namespace): that of the symbol at its start, which tells more.
+func (c *collector) bySymbol(plain uint32, e *dwarf.Entry) uint32 {
 	list, err := c.data.Ranges(e)
 	if err != nil || len(list) == 0 {
-		return
+		return plain
 	}
 	i, ok := slices.BinarySearchFunc(c.syms, list[0][0], func(s symbol, low uint64) int { return cmp.Compare(s.low, low) })
 	if !ok {
-		return
+		return plain
 	}
-	symbol, plain := c.syms[i].name, c.b.Text(c.scopes[(scope-1)*scopeWidth+1])
-	if !strings.HasPrefix(symbol, "_Z") && !strings.HasPrefix(symbol, "_R") && plain != "" {
-		return // an alias, which the source may not know
+	symbol := c.syms[i].name
+	if !strings.HasPrefix(symbol, "_Z") && !strings.HasPrefix(symbol, "_R") && plain != 0 {
+		return plain // an alias, which the source may not know
 	}
-	c.scopes[(scope-1)*scopeWidth+1] = c.b.String(Demangle(symbol))
+	return c.b.String(Demangle(symbol))
 }
 
 func originOf(e *dwarf.Entry) (dwarf.Offset, bool) {

@@ -23,18 +23,18 @@ import (
 // An image's table, addresses relative to base, sorted:
 //
 //	head     base low and high half, first segment low and high half, thumb
-//	ranges   address, scope (0 none), file, line, column      until the next row
+//	blocks, rows   the positions, see runs.go
 //	scopes   parent (0 none), name, file, line, column of the call   numbered from 1
 //	symbols  address, size, name
 const (
-	magic          = "SKNATV1\n"
+	magic          = "SKNATV2\n"
 	directoryMagic = "SKNATD1\n"
-	imageMagic     = "SKNATI1\n"
+	imageMagic     = "SKNATI2\n"
 
-	head, ranges, scopes, symbols = 0, 1, 2, 3
-	imageSections                 = 4
+	head, blocks, rows, scopes, symbols = 0, 1, 2, 3, 4
+	imageSections                       = 5
 
-	rangeWidth, scopeWidth, symbolWidth = 5, 5, 3
+	scopeWidth, symbolWidth = 5, 3
 
 	dirImages, dirIDs = 0, 1
 	dirSections       = 2
@@ -158,7 +158,7 @@ func (img *image) table() (b *flat.Builder, warning, err error) {
 	}
 	syms, symsErr := img.sortedSymbols(base)
 	if data != nil {
-		c := &collector{img: img, data: data, b: b, base: base, names: map[dwarf.Offset]name{}, syms: syms, budget: size}
+		c := &collector{img: img, data: data, b: b, base: base, names: map[dwarf.Offset]name{}, syms: syms, budget: size, out: recorder{b: b}}
 		if err := collectGuarded(c); err != nil {
 			if errors.Is(err, ErrLimit) {
 				return nil, nil, err
@@ -167,14 +167,14 @@ func (img *image) table() (b *flat.Builder, warning, err error) {
 		} else if c.warning != nil {
 			warning = c.warning
 		}
-		c.write()
+		c.out.finish()
 	}
 	img.writeSymbols(b, base, syms)
 	if symsErr != nil {
 		warning = errors.Join(warning, symsErr)
 	}
 	switch {
-	case b.Len(symbols) > 0 || b.Len(ranges) > 0:
+	case b.Len(symbols) > 0 || b.Len(blocks) > 0:
 		return b, warning, nil
 	case warning != nil:
 		return nil, nil, warning
@@ -212,100 +212,6 @@ func (img *image) dwarf() (_ *dwarf.Data, size int, err error) {
 		}
 	}
 	return data, len(got["info"]), nil
-}
-
-// write merges line rows and scopes into ranges.
-func (c *collector) write() {
-	c.b.U32(scopes, c.scopes...)
-	c.scopes, c.names = nil, nil
-	slices.SortStableFunc(c.runs, func(a, b run) int { return cmp.Compare(c.rows[a.from].addr, c.rows[b.from].addr) })
-	m := merger{b: c.b, pieces: settle(c.pieces)}
-	end := uint32(0)
-	for _, r := range c.runs {
-		rows := c.rows[r.from:r.to]
-		for i := 0; i+1 < len(rows); i++ {
-			low, high := max(rows[i].addr, end), rows[i+1].addr
-			if low < high {
-				m.line(low, high, rows[i])
-			}
-		}
-		end = max(end, rows[len(rows)-1].addr)
-	}
-	m.scopesUntil(1<<32 - 1)
-	m.close()
-}
-
-// merger writes rows in order of address; equal neighbours become one.
-type merger struct {
-	b      *flat.Builder
-	pieces []piece // those not yet passed
-	last   [rangeWidth]uint32
-	began  bool
-	end    uint32 // where the last row's knowledge ends
-}
-
-func (m *merger) put(low, high, scope uint32, row lineRow) {
-	if low >= high {
-		return
-	}
-	if m.began && m.end < low {
-		m.emit(m.end, 0, lineRow{})
-	}
-	m.emit(low, scope, row)
-	m.end = high
-}
-
-func (m *merger) emit(low, scope uint32, row lineRow) {
-	next := [rangeWidth]uint32{low, scope, row.file, row.line, row.column}
-	if m.began && [4]uint32(next[1:]) == [4]uint32(m.last[1:]) {
-		return
-	}
-	m.b.U32(ranges, next[:]...)
-	m.last, m.began = next, true
-}
-
-// line adds addresses that have a line, split by the scopes that hold them.
-func (m *merger) line(low, high uint32, row lineRow) {
-	m.scopesUntil(low)
-	for low < high {
-		if len(m.pieces) == 0 || m.pieces[0].low >= high {
-			m.put(low, high, noScope, row)
-			return
-		}
-		p := m.pieces[0]
-		if p.low > low {
-			m.put(low, p.low, noScope, row)
-			low = p.low
-		}
-		to := min(p.high, high)
-		m.put(low, to, p.scope, row)
-		if low = to; p.high > high {
-			return
-		}
-		m.pieces = m.pieces[1:]
-	}
-}
-
-// scopesUntil adds addresses before limit that have a function but no line, and
-// passes the pieces that end there.
-func (m *merger) scopesUntil(limit uint32) {
-	for len(m.pieces) > 0 && m.pieces[0].low < limit {
-		p := m.pieces[0]
-		low, high := max(p.low, m.end), min(p.high, limit)
-		if m.began || low < high {
-			m.put(low, high, p.scope, lineRow{})
-		}
-		if p.high > limit {
-			return
-		}
-		m.pieces = m.pieces[1:]
-	}
-}
-
-func (m *merger) close() {
-	if m.began {
-		m.emit(m.end, 0, lineRow{})
-	}
 }
 
 // sortedSymbols are the functions of the symbol table in order, one an address.
@@ -465,16 +371,16 @@ func (img *Image) Lookup(address uint64) (chain []Place, ok bool) {
 		return nil, false
 	}
 	at := uint32(address - img.base)
-	row, covered := img.row(at)
+	p, covered := img.find(at)
 	if !covered {
 		if name, ok := img.symbol(at); ok {
 			return []Place{{Function: name}}, true
 		}
 		return nil, false
 	}
-	rows, all := img.t.Section(ranges), img.t.Section(scopes)
-	place := Place{File: img.t.String(rows.At(row + 2)), Line: int64(rows.At(row + 3)), Column: int64(rows.At(row + 4))}
-	for n, hops := rows.At(row+1), 0; n != noScope && hops < maxDepth; hops++ {
+	all := img.t.Section(scopes)
+	place := Place{File: img.t.String(p.file), Line: int64(p.line), Column: int64(p.column)}
+	for n, hops := p.scope, 0; n != noScope && hops < maxDepth; hops++ {
 		s := int(n-1) * scopeWidth
 		if s+scopeWidth > len(all)/4 {
 			break
@@ -491,16 +397,6 @@ func (img *Image) Lookup(address uint64) (chain []Place, ok bool) {
 		last.Function, _ = img.symbol(at)
 	}
 	return chain, true
-}
-
-// row finds the range that holds an address; a row without scope and file is a gap.
-func (img *Image) row(at uint32) (int, bool) {
-	s := img.t.Section(ranges)
-	i := sort.Search(s.Rows(rangeWidth), func(i int) bool { return s.At(i*rangeWidth) > at }) - 1
-	if i < 0 || s.At(i*rangeWidth+1) == noScope && s.At(i*rangeWidth+2) == 0 {
-		return 0, false
-	}
-	return i * rangeWidth, true
 }
 
 func (img *Image) symbol(at uint32) (string, bool) {

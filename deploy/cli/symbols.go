@@ -1,0 +1,422 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"skerry/pkg/crash"
+	"skerry/writeplane/symbolicate"
+	"skerry/writeplane/symbolicate/sandbox"
+)
+
+type symbolCommands struct {
+	Upload symbolUpload `cmd:"" help:"Upload source maps, debug files and mappings found in files and folders."`
+	List   symbolList   `cmd:"" help:"List symbol artifacts, newest first."`
+	Delete symbolDelete `cmd:"" help:"Delete symbol artifacts."`
+}
+
+type symbolUpload struct {
+	connection
+	ofProject
+	inEnvironment
+	Paths     []string         `arg:"" name:"path" help:"Files, or folders to search."`
+	Release   string           `help:"Release that the symbols belong to, as in captured events." required:""`
+	Kind      symbolicate.Kind `help:"Kind of the files named (js_sourcemap, ios_dsym, android_mapping, android_ndk, flutter_symbols); found out when absent." placeholder:"KIND"`
+	MatchKey  string           `help:"Key to look the file up by; only with one file." placeholder:"KEY"`
+	CommitSHA string           `name:"commit-sha" help:"Source revision, for attribution." placeholder:"SHA"`
+	Retries   int              `help:"How often an upload is tried again after a failure that may pass." default:"3"`
+}
+
+// Run uploads what it finds.
+func (cmd *symbolUpload) Run(ctx context.Context, streams Streams) error {
+	if cmd.Kind != "" && !cmd.Kind.Valid() {
+		return usagef("--kind %q is none of %v", cmd.Kind, symbolicate.Kinds())
+	}
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	c.http.Timeout = 0 // an upload takes as long as it takes
+	project, err := c.inProject(ctx, cmd.Project)
+	if err != nil {
+		return err
+	}
+	files, err := findSymbols(cmd.Paths, cmd.Kind)
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("no symbols found; --kind tells what a file is")
+	}
+	if cmd.MatchKey != "" && len(files) > 1 {
+		return usagef("--match-key fits one file, and %d were found", len(files))
+	}
+	var failed, skipped int
+	for _, f := range files {
+		was, err := cmd.one(ctx, c, project, f)
+		switch {
+		case errors.Is(err, context.Canceled):
+			return err
+		case err != nil:
+			failed++
+			fmt.Fprintf(streams.Err, "%s: %v\n", f.path, err)
+		case was:
+			skipped++
+		}
+	}
+	fmt.Fprintf(streams.Err, "%d uploaded, %d already there, %d failed\n", len(files)-failed-skipped, skipped, failed)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d uploads failed", failed, len(files))
+	}
+	return nil
+}
+
+// one uploads a file unless the release has it; was tells that it has.
+func (cmd *symbolUpload) one(ctx context.Context, c *client, project string, f symbolFile) (was bool, err error) {
+	file, size, done, err := f.open()
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return false, err
+	}
+	there, err := c.list(ctx, "/api/v1/catch/symbols", "artifacts", map[string]string{
+		"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": string(f.kind), "sha256": hex.EncodeToString(sum.Sum(nil)),
+	}, 1)
+	if err != nil {
+		return false, err
+	}
+	if len(there) > 0 && cmd.MatchKey == "" {
+		fmt.Fprintf(c.streams.Err, "%s: already there (%s)\n", f.path, there[0].text("match_key"))
+		return true, nil
+	}
+	for try := 0; ; try++ {
+		var raw json.RawMessage
+		var again bool
+		if raw, again, err = cmd.send(ctx, c, project, f, file, size); err == nil {
+			return false, uploaded(c, f, raw)
+		}
+		if !again || try == cmd.Retries {
+			return false, err
+		}
+		wait := time.Second << try
+		fmt.Fprintf(c.streams.Err, "%s: %v; trying again in %s\n", f.path, err, wait)
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// uploaded reports a success with the server's warnings.
+func uploaded(c *client, f symbolFile, raw json.RawMessage) error {
+	if c.json {
+		return c.value(raw)
+	}
+	var answer struct {
+		Artifact struct {
+			ID       string   `json:"id"`
+			MatchKey string   `json:"match_key"`
+			Warnings []string `json:"warnings"`
+		} `json:"artifact"`
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	fmt.Fprintf(c.streams.Out, "%s\t%s\t%s\t%s\n", answer.Artifact.ID, f.kind, printable(answer.Artifact.MatchKey), f.path)
+	for _, w := range answer.Artifact.Warnings {
+		fmt.Fprintf(c.streams.Err, "%s: warning: %s\n", f.path, printable(w))
+	}
+	return nil
+}
+
+// send makes one attempt; again tells that another may succeed.
+func (cmd *symbolUpload) send(ctx context.Context, c *client, project string, f symbolFile, file *os.File, size int64) (raw json.RawMessage, again bool, err error) {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, false, err
+	}
+	head, tail, contentType, err := cmd.form(f)
+	if err != nil {
+		return nil, false, err
+	}
+	target := c.base + "/api/v1/catch/symbols?" + url.Values{"project_id": {project}}.Encode()
+	p := &progress{out: c.streams.Err, name: f.name, size: size, begun: time.Now()}
+	body := io.MultiReader(bytes.NewReader(head), io.TeeReader(io.LimitReader(file, size), p), bytes.NewReader(tail))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, body)
+	if err != nil {
+		return nil, false, err
+	}
+	req.ContentLength = int64(len(head)) + size + int64(len(tail))
+	req.Header.Set("Content-Type", contentType)
+	if c.token == "" {
+		return nil, false, usagef("--token (or SKERRY_TOKEN, or --credentials) is required")
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, ctx.Err() == nil, unreachable(c.base, err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return nil, true, fmt.Errorf("read the answer of %s: %w", c.base, err)
+	}
+	if res.StatusCode != http.StatusCreated {
+		return nil, res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests, answerError(res, answer)
+	}
+	return answer, false, nil
+}
+
+// form is what stands before and behind the file's bytes.
+func (cmd *symbolUpload) form(f symbolFile) (head, tail []byte, contentType string, err error) {
+	var out bytes.Buffer
+	w := multipart.NewWriter(&out)
+	for _, field := range [][2]string{
+		{"kind", string(f.kind)}, {"environment", cmd.Environment}, {"release", cmd.Release}, {"match_key", cmd.MatchKey}, {"commit_sha", cmd.CommitSHA},
+	} {
+		if field[1] == "" {
+			continue
+		}
+		if err := w.WriteField(field[0], field[1]); err != nil {
+			return nil, nil, "", err
+		}
+	}
+	if _, err := w.CreateFormFile("file", f.name); err != nil {
+		return nil, nil, "", err
+	}
+	head = bytes.Clone(out.Bytes())
+	out.Reset()
+	if err := w.Close(); err != nil {
+		return nil, nil, "", err
+	}
+	return head, bytes.Clone(out.Bytes()), w.FormDataContentType(), nil
+}
+
+// progress prints a line a second for uploads that take longer.
+type progress struct {
+	out   io.Writer
+	name  string
+	size  int64
+	begun time.Time
+	done  int64
+	last  time.Duration
+}
+
+func (p *progress) Write(b []byte) (int, error) {
+	p.done += int64(len(b))
+	if took := time.Since(p.begun); took-p.last >= time.Second {
+		p.last = took
+		left := time.Duration(float64(took) / float64(p.done) * float64(p.size-p.done))
+		fmt.Fprintf(p.out, "%s: %s of %s, %s left\n", p.name, megabytes(p.done), megabytes(p.size), left.Round(time.Second))
+	}
+	return len(b), nil
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+type symbolList struct {
+	connection
+	ofProject
+	inEnvironment
+	listing
+	Release string `help:"Only this release."`
+	Kind    string `help:"Only this kind." placeholder:"KIND"`
+}
+
+// Run lists artifacts.
+func (cmd *symbolList) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	project, err := c.inProject(ctx, cmd.Project)
+	if err != nil {
+		return err
+	}
+	found, err := c.list(ctx, "/api/v1/catch/symbols", "artifacts", map[string]string{
+		"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": cmd.Kind,
+	}, cmd.Limit)
+	if err != nil {
+		return err
+	}
+	return c.rows("artifacts", found, "ID=id", "KIND=kind", "RELEASE=release", "MATCH KEY=match_key", "BYTES=size_bytes", "UPLOADED=uploaded_at")
+}
+
+type symbolDelete struct {
+	connection
+	IDs []string `arg:"" name:"id" help:"Ids of the artifacts."`
+}
+
+// Run deletes artifacts.
+func (cmd *symbolDelete) Run(ctx context.Context, streams Streams) error {
+	c, err := cmd.client(streams)
+	if err != nil {
+		return err
+	}
+	for _, artifactID := range cmd.IDs {
+		if _, err := c.do(ctx, request{method: "DELETE", path: "/api/v1/catch/symbols/" + url.PathEscape(artifactID)}); err != nil {
+			return fmt.Errorf("%s: %w", artifactID, err)
+		}
+		fmt.Fprintf(streams.Err, "deleted %s\n", artifactID)
+	}
+	return nil
+}
+
+type symbolicateCommand struct {
+	File    string   `arg:"" help:"Crash report as JSON, in the form of POST /api/catch/events; - for standard input."`
+	Symbols []string `help:"Files, or folders to search for symbols." required:"" placeholder:"PATH"`
+	JSON    bool     `name:"json" help:"Print the frames as JSON."`
+}
+
+// Run makes a report readable on this machine, without any server.
+func (cmd *symbolicateCommand) Run(ctx context.Context, streams Streams) error {
+	raw, err := readInput(cmd.File)
+	if err != nil {
+		return err
+	}
+	event, err := crash.Decode(raw, time.Now())
+	if err != nil {
+		return fmt.Errorf("%s: %w", cmd.File, err)
+	}
+	files, err := findSymbols(cmd.Symbols, "")
+	if err != nil {
+		return err
+	}
+	runner := sandbox.New(sandbox.Config{Command: sandbox.Self()})
+	var artifacts []*symbolicate.Artifact
+	for _, f := range files {
+		a, err := offline(ctx, runner, f)
+		if err != nil {
+			fmt.Fprintf(streams.Err, "%s: %v\n", f.path, err)
+			continue
+		}
+		artifacts = append(artifacts, a)
+	}
+	answers, err := symbolicate.NewSet(artifacts).Symbolicate(event)
+	if err != nil {
+		return err
+	}
+	if cmd.JSON {
+		return printJSON(streams.Out, event, answers)
+	}
+	fmt.Fprintf(streams.Out, "%s: %s\n", printable(event.Exception.Type), printable(event.Exception.Value))
+	for i, a := range answers {
+		printFrame(streams.Out, i, event.Frames[i], a)
+	}
+	return nil
+}
+
+func readInput(path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(io.LimitReader(os.Stdin, crash.MaxBodyBytes+1))
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	return raw, nil
+}
+
+// offline makes a file a candidate; it is indexed when a frame asks for it.
+func offline(ctx context.Context, runner *sandbox.Runner, f symbolFile) (*symbolicate.Artifact, error) {
+	file, _, done, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	report, err := runner.Identify(ctx, f.kind, file)
+	var fault *symbolicate.Fault
+	if err != nil && !errors.As(err, &fault) {
+		return nil, err
+	}
+	return &symbolicate.Artifact{
+		Kind: f.kind, MatchKey: f.name, Name: f.name, DebugIDs: report.DebugIDs, OfRelease: true,
+		Load: func() (*symbolicate.Index, error) { return index(ctx, runner, f) },
+	}, nil
+}
+
+func index(ctx context.Context, runner *sandbox.Runner, f symbolFile) (*symbolicate.Index, error) {
+	file, _, done, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	out, _, err := runner.Build(ctx, f.kind, file)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	data, err := io.ReadAll(out)
+	if err != nil {
+		return nil, err
+	}
+	return symbolicate.Open(f.kind, data)
+}
+
+func printJSON(out io.Writer, event crash.Event, answers []symbolicate.Answer) error {
+	type shown struct {
+		crash.Frame
+		Symbolicated *symbolicate.Symbolicated `json:"symbolicated"`
+		Reason       *string                   `json:"reason"`
+	}
+	frames := make([]shown, len(answers))
+	for i, a := range answers {
+		frames[i] = shown{Frame: event.Frames[i], Symbolicated: a.Symbolicated}
+		if a.Symbolicated == nil {
+			frames[i].Reason = &a.Reason
+		}
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(map[string]any{"frames": frames})
+}
+
+// printFrame prints a frame and, indented, what it was inlined into.
+func printFrame(out io.Writer, i int, f crash.Frame, a symbolicate.Answer) {
+	if a.Symbolicated == nil {
+		fmt.Fprintf(out, "#%-3d %s (%s)\n", i, asSent(f), a.Reason)
+		return
+	}
+	fmt.Fprintf(out, "#%-3d %s\n", i, place(a.Symbolicated.Location))
+	for _, l := range a.Symbolicated.Inlined {
+		fmt.Fprintf(out, "     inlined into %s\n", place(l))
+	}
+}
+
+func asSent(f crash.Frame) string {
+	for _, s := range []*string{f.Function, f.Address, f.Module, f.Filename} {
+		if s != nil {
+			return printable(*s)
+		}
+	}
+	return "?"
+}
+
+func place(l symbolicate.Location) string {
+	name := "?"
+	if l.Function != nil {
+		name = *l.Function
+	}
+	if l.Module != "" {
+		name = l.Module + "." + name
+	}
+	file := "?"
+	if l.Filename != nil {
+		file = *l.Filename
+	}
+	return printable(fmt.Sprintf("%s at %s:%d:%d", name, file, l.Lineno, l.Colno))
+}
