@@ -67,7 +67,8 @@ type History interface {
 // Outbox is the part of the database that a publisher empties.
 type Outbox interface {
 	// Pending reads the documents after a position, in order, in one snapshot of the database, and sets their Through
-	// to the lane's highest position in that snapshot. It returns some at a time, none at the end.
+	// to the lane's highest position in that snapshot. It returns some at a time, none at the end, and none when the lane
+	// is not published just so far, in this epoch.
 	Pending(ctx context.Context, lane replication.Lane, epoch replication.Epoch, after replication.Position) ([]replication.Document, error)
 	// Published stores how far the stream is. It fails with ErrSuperseded when the lane is in another epoch or further.
 	Published(ctx context.Context, lane replication.Lane, epoch replication.Epoch, p replication.Position, seq uint64) error

@@ -92,12 +92,13 @@ func (l *Ledger) Count(ctx context.Context, lane replication.Lane, p replication
 }
 
 // pendingSQL reads in one statement, hence in one snapshot, documents and how far the lane is: a document that is missing
-// from it has been replaced at or below `through`.
+// from it has been replaced at or below `through`. It finds none when the database does not say itself that the lane is
+// published so far: then it is not the database that it was a moment ago.
 const pendingSQL = `
 SELECT subject, position, tx_first, tx_last, commit_token, body, changed_at,
        (SELECT max(position) FROM documents WHERE lane = $1)
 FROM documents
-WHERE lane = $1 AND position > $2 AND EXISTS (SELECT FROM lanes WHERE lane = $1 AND epoch = $3)
+WHERE lane = $1 AND position > $2 AND EXISTS (SELECT FROM lanes WHERE lane = $1 AND epoch = $3 AND published = $2)
 ORDER BY position LIMIT 512`
 
 // maxPendingBytes bounds the bodies of one batch in memory.

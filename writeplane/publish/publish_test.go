@@ -606,6 +606,9 @@ func TestPendingIsOneSnapshotInOrder(t *testing.T) {
 		b.put(map[replication.Subject]any{flag(i % 3): i, flag(10 + i): i})
 	}
 	h := b.head(replication.Normal)
+	if err := New(b.pool).Published(t.Context(), replication.Normal, h.Epoch, 3, 1); err != nil {
+		t.Fatal(err)
+	}
 	documents, err := New(b.pool).Pending(t.Context(), replication.Normal, h.Epoch, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -620,9 +623,13 @@ func TestPendingIsOneSnapshotInOrder(t *testing.T) {
 	if last != 20 {
 		t.Errorf("ends at %d, want 20", last)
 	}
-	other, err := New(b.pool).Pending(t.Context(), replication.Normal, replication.Epoch(uuid.New()), 0)
+	other, err := New(b.pool).Pending(t.Context(), replication.Normal, replication.Epoch(uuid.New()), 3)
 	if err != nil || len(other) != 0 {
 		t.Errorf("another epoch has %d pending documents, %v", len(other), err)
+	}
+	elsewhere, err := New(b.pool).Pending(t.Context(), replication.Normal, h.Epoch, 2)
+	if err != nil || len(elsewhere) != 0 {
+		t.Errorf("from where the lane is not published, %d documents are pending, %v", len(elsewhere), err)
 	}
 }
 

@@ -199,7 +199,7 @@ func (l *Ledger) Pending(_ context.Context, of replication.Lane, epoch replicati
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := &l.lanes[of]
-	if at.head.Epoch != epoch {
+	if at.head.Epoch != epoch || at.head.Published != after {
 		return nil, nil
 	}
 	var pending []replication.Document
