@@ -15,7 +15,7 @@ const drainTime = 2 * time.Minute
 
 // balance waits until the edges have nothing left to ship and compares.
 func (l *ledger) balance(ctx context.Context, r *Result) error {
-	conn, err := pgx.Connect(ctx, l.c.postgres.URL())
+	conn, err := pgx.Connect(ctx, l.c.postgresURL)
 	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}
@@ -36,6 +36,9 @@ func (l *ledger) balance(ctx context.Context, r *Result) error {
 	r.Books.Reads, r.Books.Changes = l.reads.Load(), l.changes.Load()
 	if err := l.converged(ctx); err != nil {
 		r.Broken = append(r.Broken, err.Error())
+	}
+	if l.fallen != "" {
+		r.Broken = append(r.Broken, l.fallen)
 	}
 	var verdict struct {
 		OK    bool   `json:"ok"`
@@ -126,10 +129,16 @@ func (l *ledger) balanceEvents(ctx context.Context, conn *pgx.Conn, r *Result) e
 		return fmt.Errorf("count dead letters: %w", err)
 	}
 	r.Books.EventsStored = int64(len(ids))
+	r.Books.Restores = l.restores
 	for _, s := range l.answered {
 		r.Books.EventsAnswered += s.count
 		for n := s.first; n < s.first+s.count; n++ {
-			if stored[n] == 0 {
+			if stored[n] > 0 {
+				continue
+			}
+			if n <= l.forgiven {
+				r.Books.EventsUndone++
+			} else {
 				r.Books.EventsLost++
 			}
 		}
@@ -165,8 +174,8 @@ func (l *ledger) balanceResponses(ctx context.Context, conn *pgx.Conn, r *Result
 		stored[id] = true
 	}
 	missing := 0
-	for id := range l.responses {
-		if !stored[id] {
+	for id, since := range l.responses {
+		if !stored[id] && since > l.forgiven {
 			missing++
 		}
 	}
@@ -192,8 +201,8 @@ func (l *ledger) balanceVersions(ctx context.Context, conn *pgx.Conn, r *Result)
 	if err != nil {
 		return fmt.Errorf("read versions: %w", err)
 	}
-	if count != highest || count != different || count < l.changes.Load()+1 {
-		r.Broken = append(r.Broken, fmt.Sprintf("%d versions, the highest %d, %d different numbers, %d changes confirmed", count, highest, different, l.changes.Load()))
+	if count != highest || count != different || count < l.confirmed.Load()+1 {
+		r.Broken = append(r.Broken, fmt.Sprintf("%d versions, the highest %d, %d different numbers, %d changes confirmed", count, highest, different, l.confirmed.Load()))
 	}
 	return nil
 }
@@ -206,7 +215,7 @@ func (l *ledger) converged(ctx context.Context) error {
 	return eventually(ctx, func() error {
 		var first string
 		for _, e := range l.c.edges {
-			answer, err := l.ask(ctx, e.at, "GET", "/api/v1/handshake?distinct_id=u", nil, nil)
+			answer, err := l.handshake(ctx, e)
 			if err != nil {
 				return err
 			}

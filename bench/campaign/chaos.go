@@ -16,7 +16,9 @@ type action struct {
 	kind, target string
 	edge         *edge // whose reads it may disturb; nil: nobody's
 	do           func() error
+	during       func(context.Context) string // what was not as promised while it was broken; may be nil
 	undo         func(context.Context) error
+	note         func() string // what is to be said of it afterwards; may be nil
 }
 
 // chaos breaks one or two things at a time until ctx ends, then leaves the rest to
@@ -30,17 +32,20 @@ func chaos(ctx context.Context, c *cluster, l *ledger, random *rand.Rand, result
 		var group sync.WaitGroup
 		broken := map[string]bool{}
 		for range count {
-			a := choose(c, random)
+			a := choose(c, l, random)
 			length := time.Duration(200+random.IntN(2800)) * time.Millisecond
 			if ctx.Err() != nil || broken[a.target] {
 				continue
 			}
 			broken[a.target] = true
 			group.Go(func() {
-				fault := carryOut(ctx, a, l, length)
+				fault, broken := carryOut(ctx, a, l, length)
 				fault.At = time.Since(began).Seconds() - fault.For
 				mu.Lock()
 				result.Faults = append(result.Faults, fault)
+				if broken != "" {
+					result.Broken = append(result.Broken, broken)
+				}
 				mu.Unlock()
 			})
 		}
@@ -49,19 +54,29 @@ func chaos(ctx context.Context, c *cluster, l *ledger, random *rand.Rand, result
 }
 
 // carryOut breaks something for a while and waits until it works again.
-func carryOut(ctx context.Context, a action, l *ledger, length time.Duration) Fault {
+func carryOut(ctx context.Context, a action, l *ledger, length time.Duration) (fault Fault, broken string) {
 	requests, errors := l.requests.Load(), l.failures.Load()
 	began := time.Now()
 	if a.edge != nil {
 		a.edge.shaken.Store(true)
 	}
-	fault := Fault{Kind: a.kind, Target: strings.TrimRight(a.target, "0123456789-")}
-	if a.do() == nil {
+	fault = Fault{Kind: a.kind, Target: strings.TrimRight(a.target, "0123456789-")}
+	if err := a.do(); err != nil {
+		fault.Note = err.Error()
+	} else {
+		if a.during != nil {
+			broken = a.during(ctx)
+		}
 		sleep(ctx, length)
 		undone := time.Now()
 		// Healing at the end of the run covers what could not be undone here.
-		if a.undo(context.WithoutCancel(ctx)) == nil {
+		if err := a.undo(context.WithoutCancel(ctx)); err != nil {
+			fault.Note = err.Error()
+		} else {
 			fault.Recovery = time.Since(undone).Seconds()
+		}
+		if a.note != nil && fault.Note == "" {
+			fault.Note = a.note()
 		}
 	}
 	if a.edge != nil {
@@ -69,11 +84,12 @@ func carryOut(ctx context.Context, a action, l *ledger, length time.Duration) Fa
 	}
 	fault.For = time.Since(began).Seconds()
 	fault.Requests, fault.Errors = l.requests.Load()-requests, l.failures.Load()-errors
-	return fault
+	return fault, broken
 }
 
-func choose(c *cluster, random *rand.Rand) action {
+func choose(c *cluster, l *ledger, random *rand.Rand) action {
 	e := c.edges[random.IntN(len(c.edges))]
+	n := c.nodes[random.IntN(len(c.nodes))]
 	all := []func() action{
 		func() action {
 			return kill(e.id, e, func() *rig.Process { return e.Process }, func(ctx context.Context) error { return c.startEdge(ctx, e) })
@@ -83,13 +99,23 @@ func choose(c *cluster, random *rand.Rand) action {
 		func() action {
 			return stop("write plane", nil, func() int { return c.plane.PID() }, "http://"+c.planeOps+"/readyz")
 		},
-		func() action { return kill("NATS", nil, func() *rig.Process { return c.nats }, c.startNATS) },
-		func() action { return stop("NATS", nil, func() int { return c.nats.PID() }, "") },
+		func() action {
+			return kill(n.name, nil, func() *rig.Process { return n.Process }, func(ctx context.Context) error { return c.startNode(ctx, n) })
+		},
+		func() action { return stop(n.name, nil, func() int { return n.PID() }, "") },
 		c.killPostgres,
 		func() action { return stop("PostgreSQL", nil, func() int { return c.postgres.PID() }, "") },
 		func() action { return cut("link to NATS cut", e, e.toNATS) },
-		func() action { return cut("link to the write plane cut", e, e.toAPI) },
+		func() action { return cut("link to the write plane cut", e, links{e.toAPI}) },
 		func() action { return slow(e, time.Duration(20+random.IntN(200))*time.Millisecond) },
+		func() action { return lossy(e, int64(5+random.IntN(100))) },
+		func() action { return damage(c, l, e, random) },
+		func() action { return c.restore(l) },
+	}
+	if last := c.edges[len(c.edges)-1]; last.smallDisk {
+		all = append(all,
+			func() action { return fill(l, last, full) },
+			func() action { return fill(l, last, fullest) })
 	}
 	return all[random.IntN(len(all))]()
 }
@@ -123,14 +149,22 @@ func (c *cluster) killPostgres() action {
 		}}
 }
 
-func cut(kind string, e *edge, l *link) action {
+func cut(kind string, e *edge, l links) action {
 	return action{kind: kind, target: e.id,
 		do: func() error { l.sever(); return nil }, undo: func(context.Context) error { l.mend(); return nil }}
 }
 
 func slow(e *edge, delay time.Duration) action {
 	return action{kind: "link to NATS slowed", target: e.id,
-		do: func() error { e.toNATS.delay.Store(int64(delay)); return nil }, undo: func(context.Context) error { e.toNATS.mend(); return nil }}
+		do: func() error { e.toNATS.slow(delay); return nil }, undo: func(context.Context) error { e.toNATS.mend(); return nil }}
+}
+
+// lossy loses pieces on both lines of an edge. Which ones is not part of the seed: it
+// depends on how the streams are cut into pieces.
+func lossy(e *edge, perMille int64) action {
+	both := append(links{e.toAPI}, e.toNATS...)
+	return action{kind: "links lossy", target: e.id,
+		do: func() error { both.lose(perMille); return nil }, undo: func(context.Context) error { both.mend(); return nil }}
 }
 
 func eventually(ctx context.Context, check func() error) error {

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,8 +16,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"skerry/bench/rig"
 	"skerry/pkg/pgserver"
+	"skerry/replication"
 )
 
 // cluster is the production processes beside real servers, each of which can be
@@ -27,13 +30,13 @@ type cluster struct {
 	dir      string
 	postgres *pgserver.Server
 	pgConfig pgserver.Config
-	natsPort int
-	natsURL  string
-	nats     *rig.Process
-	planeAt  string
-	planeOps string
-	plane    *rig.Process
-	edges    []*edge
+	// postgresURL holds over restarts.
+	postgresURL string
+	nodes       []*node // of the streams
+	planeAt     string
+	planeOps    string
+	plane       *rig.Process
+	edges       []*edge
 
 	organization, project, token, key string
 }
@@ -41,9 +44,14 @@ type cluster struct {
 // edge is one edge process and its links to the centre.
 type edge struct {
 	*rig.Process
-	id, at, ops   string
-	toNATS, toAPI *link
-	args          []string
+	id, at, ops string
+	data        string
+	smallDisk   bool  // data lies on a disk of its own that a fault may fill
+	toNATS      links // one to each node
+	toAPI       *link
+	args        []string
+	setAside    int // state stores set aside so far
+	highest     replication.Revision
 	// shaken is set while the edge is not alive and reachable, and for a moment after:
 	// reads that fail meanwhile are no fault of its.
 	shaken atomic.Bool
@@ -51,7 +59,7 @@ type edge struct {
 
 const patience = time.Minute
 
-func startCluster(ctx context.Context, config Config) (_ *cluster, err error) {
+func startCluster(ctx context.Context, config Config, nodes int) (_ *cluster, err error) {
 	dir, err := os.MkdirTemp("", "skerry-campaign-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
@@ -67,8 +75,8 @@ func startCluster(ctx context.Context, config Config) (_ *cluster, err error) {
 	if c.postgres, err = pgserver.Start(ctx, c.pgConfig); err != nil {
 		return nil, err
 	}
-	c.pgConfig.Port = c.postgres.Port()
-	if err := c.startNATS(ctx); err != nil {
+	c.pgConfig.Port, c.postgresURL = c.postgres.Port(), c.postgres.URL()
+	if err := c.addNodes(ctx, nodes); err != nil {
 		return nil, err
 	}
 	if err := c.found(ctx); err != nil {
@@ -88,29 +96,12 @@ func startCluster(ctx context.Context, config Config) (_ *cluster, err error) {
 	return c, nil
 }
 
-func (c *cluster) startNATS(ctx context.Context) (err error) {
-	c.nats, err = rig.Start(ctx, rig.Config{Path: c.config.Binary, Core: -1,
-		Args: []string{"bench", "nats", "--dir", filepath.Join(c.dir, "nats"), "--port", strconv.Itoa(c.natsPort)}})
-	if err != nil {
-		return err
-	}
-	if c.natsURL, err = c.nats.ReadLine(); err != nil {
-		return err
-	}
-	parsed, err := url.Parse(c.natsURL)
-	if err != nil {
-		return fmt.Errorf("read the address of NATS: %w", err)
-	}
-	c.natsPort, err = strconv.Atoi(parsed.Port())
-	return err
-}
-
 // found migrates the database and makes an organization, a project and a key.
 func (c *cluster) found(ctx context.Context) error {
-	if _, err := c.command(ctx, "migrate", "--postgres-url", c.postgres.URL()); err != nil {
+	if _, err := c.command(ctx, "migrate", "--postgres-url", c.postgresURL); err != nil {
 		return err
 	}
-	out, err := c.command(ctx, "bootstrap", "--postgres-url", c.postgres.URL(), "--organization", "Campaign", "--project", "Campaign",
+	out, err := c.command(ctx, "bootstrap", "--postgres-url", c.postgresURL, "--organization", "Campaign", "--project", "Campaign",
 		"--tier", "enterprise", "--email", "owner@example.com", "--plan", filepath.Join(c.dir, "plan.json"))
 	if err != nil {
 		return err
@@ -149,7 +140,7 @@ func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 
 func (c *cluster) startPlane(ctx context.Context) (err error) {
 	c.plane, err = rig.Start(ctx, rig.Config{Path: c.config.Binary, Core: -1, Args: []string{
-		"writeplane", "--listen", c.planeAt, "--listen-operator", c.planeOps, "--postgres-url", c.postgres.URL(), "--nats-url", c.natsURL,
+		"writeplane", "--listen", c.planeAt, "--listen-operator", c.planeOps, "--postgres-url", c.postgresURL, "--nats-url", streamURLs(c.nodeAddresses()), "--stream-replicas", strconv.Itoa(len(c.nodes)),
 		"--trusted-proxy", "127.0.0.0/8", "--blob-url", "file://" + filepath.Join(c.dir, "blobs"),
 	}})
 	if err != nil {
@@ -163,20 +154,28 @@ func (c *cluster) addEdge(ctx context.Context, i int) (err error) {
 	if e.at, e.ops, err = freeTwo(); err != nil {
 		return err
 	}
-	natsURL, err := url.Parse(c.natsURL)
-	if err != nil {
-		return err
-	}
-	if e.toNATS, err = newLink(natsURL.Host); err != nil {
-		return err
-	}
 	c.edges = append(c.edges, e)
+	for _, n := range c.nodes {
+		l, err := newLink(n.at)
+		if err != nil {
+			return err
+		}
+		e.toNATS = append(e.toNATS, l)
+	}
 	if e.toAPI, err = newLink(c.planeAt); err != nil {
 		return err
 	}
-	natsURL.Host = e.toNATS.address()
-	e.args = []string{"edge", "--id", e.id, "--data", filepath.Join(c.dir, e.id), "--listen", e.at, "--listen-operator", e.ops,
-		"--nats-url", natsURL.String(), "--writeplane-url", "http://" + e.toAPI.address()}
+	e.data = filepath.Join(c.dir, e.id)
+	e.args = []string{"edge", "--id", e.id, "--data", e.data, "--listen", e.at, "--listen-operator", e.ops,
+		"--nats-url", streamURLs(e.toNATS.addresses()), "--writeplane-url", "http://" + e.toAPI.address()}
+	if i == c.config.Edges-1 {
+		if e.smallDisk, err = mountSmallDisk(e.data); err != nil {
+			return err
+		}
+		if e.smallDisk {
+			e.args = append(e.args, "--reserve-bytes", strconv.Itoa(eventReserve))
+		}
+	}
 	return c.startEdge(ctx, e)
 }
 
@@ -201,9 +200,11 @@ func (c *cluster) heal(ctx context.Context) error {
 			return err
 		}
 	}
-	if ended(c.nats.Done()) {
-		if err := c.startNATS(ctx); err != nil {
-			return err
+	for _, n := range c.nodes {
+		if ended(n.Done()) {
+			if err := c.startNode(ctx, n); err != nil {
+				return err
+			}
 		}
 	}
 	if ended(c.plane.Done()) {
@@ -221,14 +222,16 @@ func (c *cluster) heal(ctx context.Context) error {
 	return until(ctx, c.plane, "the write plane to be ready", func() error { return answers("http://" + c.planeOps + "/readyz") })
 }
 
-func (c *cluster) restartPostgres(ctx context.Context) (err error) {
+func (c *cluster) restartPostgres(ctx context.Context) error {
 	_ = c.postgres.Stop()
-	c.postgres, err = pgserver.Start(ctx, c.pgConfig)
-	return err
+	return c.launchPostgres(ctx)
 }
 
 func (c *cluster) processes() []*rig.Process {
-	all := []*rig.Process{c.nats, c.plane}
+	all := []*rig.Process{c.plane}
+	for _, n := range c.nodes {
+		all = append(all, n.Process)
+	}
 	for _, e := range c.edges {
 		all = append(all, e.Process)
 	}
@@ -240,15 +243,21 @@ func (c *cluster) close() {
 		if e.Process != nil {
 			e.Kill()
 		}
-		for _, l := range []*link{e.toNATS, e.toAPI} {
+		for _, l := range append(e.toNATS, e.toAPI) {
 			if l != nil {
 				l.close()
 			}
 		}
+		if e.smallDisk {
+			_ = unix.Unmount(e.data, 0)
+		}
 	}
-	for _, p := range []*rig.Process{c.plane, c.nats} {
-		if p != nil {
-			p.Kill()
+	if c.plane != nil {
+		c.plane.Kill()
+	}
+	for _, n := range c.nodes {
+		if n.Process != nil {
+			n.Kill()
 		}
 	}
 	if c.postgres != nil {
@@ -301,16 +310,21 @@ func answers(url string) error {
 	return nil
 }
 
+// freeTwo finds two free ports below the range that the kernel takes for outgoing
+// connections: a server that is killed must find its port free when it comes back.
 func freeTwo() (a, b string, err error) {
-	first, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", fmt.Errorf("find a free port: %w", err)
+	const tries = 100
+	var found []string
+	for range tries {
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
+		listener, err := net.Listen("tcp", at)
+		if err != nil {
+			continue
+		}
+		_ = listener.Close()
+		if found = append(found, at); len(found) == 2 {
+			return found[0], found[1], nil
+		}
 	}
-	defer func() { _ = first.Close() }()
-	second, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer func() { _ = second.Close() }()
-	return first.Addr().String(), second.Addr().String(), nil
+	return "", "", fmt.Errorf("no free port after %d tries", tries)
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"skerry/replication"
 )
 
 // ledger is the clients: what they send, and what they were told.
@@ -24,13 +26,17 @@ type ledger struct {
 	requests, failures atomic.Int64
 	reads, readsFailed atomic.Int64
 	changes            atomic.Int64
+	confirmed          atomic.Int64 // changes since the last restore of the database
 	events             atomic.Int64 // number of the newest event
 
 	mu        sync.Mutex
-	answered  []span          // events whose request was answered 200
-	unknown   []span          // events whose request had no answer
-	responses map[string]bool // ids told by a 201
-	firstRead string          // what failed first at a living edge
+	forgiven  int64            // events up to this number may be gone with a database that was replaced
+	restores  int              // of the database
+	fallen    string           // the first revision that fell
+	answered  []span           // events whose request was answered 200
+	unknown   []span           // events whose request had no answer
+	responses map[string]int64 // ids told by a 201, with the number of the newest event when they were first sent
+	firstRead string           // what failed first at a living edge
 }
 
 // span are the events first … first+count-1.
@@ -38,7 +44,7 @@ type span struct{ first, count int64 }
 
 // newLedger makes what the load needs.
 func newLedger(ctx context.Context, c *cluster) (*ledger, error) {
-	l := &ledger{c: c, responses: map[string]bool{}}
+	l := &ledger{c: c, responses: map[string]int64{}}
 	var key struct{ Secret string }
 	project := "/api/v1/projects/" + c.project
 	unlimited := map[string]any{"rate_limits": map[string]any{"ingest_per_minute": 1_000_000, "handshake_per_minute": 1_000_000}}
@@ -72,7 +78,7 @@ func newLedger(ctx context.Context, c *cluster) (*ledger, error) {
 	}
 	for _, e := range c.edges { // before the load: an edge must know the key
 		err := eventually(ctx, func() error {
-			_, err := l.ask(ctx, e.at, "GET", "/api/v1/handshake?distinct_id=u", nil, nil)
+			_, err := l.handshake(ctx, e)
 			return err
 		})
 		if err != nil {
@@ -112,7 +118,7 @@ func event(number int64) string {
 
 func (l *ledger) track(e *edge) {
 	number := l.events.Add(1)
-	l.send(e, "/api/v1/track", event(number), span{number, 1})
+	_ = l.send(context.Background(), e, "/api/v1/track", event(number), span{number, 1})
 }
 
 func (l *ledger) batch(e *edge) {
@@ -122,12 +128,12 @@ func (l *ledger) batch(e *edge) {
 	for i := range operations {
 		operations[i] = `{"type":"track","payload":` + event(last-size+1+int64(i)) + `}`
 	}
-	l.send(e, "/api/v1/batch", `{"operations":[`+strings.Join(operations, ",")+`]}`, span{last - size + 1, size})
+	_ = l.send(context.Background(), e, "/api/v1/batch", `{"operations":[`+strings.Join(operations, ",")+`]}`, span{last - size + 1, size})
 }
 
-// send is not cut off by the end of the run: an event's answer is part of the books.
-func (l *ledger) send(e *edge, path, body string, events span) {
-	_, err := l.ask(context.Background(), e.at, "POST", path, []byte(body), nil)
+// send is not to be cut off by the end of the run: an event's answer is part of the books.
+func (l *ledger) send(ctx context.Context, e *edge, path, body string, events span) error {
+	_, err := l.ask(context.WithoutCancel(ctx), e.at, "POST", path, []byte(body), nil)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil {
@@ -135,11 +141,12 @@ func (l *ledger) send(e *edge, path, body string, events span) {
 	} else {
 		l.unknown = append(l.unknown, events)
 	}
+	return err
 }
 
 func (l *ledger) read(ctx context.Context, e *edge) {
 	shaken := e.shaken.Load()
-	_, err := l.ask(context.WithoutCancel(ctx), e.at, "GET", "/api/v1/handshake?distinct_id=u", nil, nil)
+	_, err := l.handshake(context.WithoutCancel(ctx), e)
 	l.reads.Add(1)
 	if err == nil || shaken || e.shaken.Load() {
 		return
@@ -150,6 +157,32 @@ func (l *ledger) read(ctx context.Context, e *edge) {
 	if l.firstRead == "" {
 		l.firstRead = e.id + ": " + err.Error()
 	}
+}
+
+// handshake reads from an edge and notes a revision that falls. Each edge has one reader
+// at a time, so answers come in order.
+func (l *ledger) handshake(ctx context.Context, e *edge) ([]byte, error) {
+	answer, err := l.ask(ctx, e.at, "GET", "/api/v1/handshake?distinct_id=u", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	var body struct{ Revision string }
+	if err := json.Unmarshal(answer, &body); err != nil {
+		return nil, fmt.Errorf("handshake: %w: %.200s", err, answer)
+	}
+	revision, err := replication.ParseRevision(body.Revision)
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if revision.Normal < e.highest.Normal || revision.Urgent < e.highest.Urgent {
+		if l.fallen == "" {
+			l.fallen = fmt.Sprintf("the revision at %s fell from %s to %s", e.id, e.highest, revision)
+		}
+	}
+	e.highest = e.highest.Max(revision)
+	return answer, nil
 }
 
 // submit sends one response until it is told its fate, always with the same key.
@@ -163,7 +196,7 @@ func (l *ledger) submit(ctx context.Context, e *edge) {
 			var made struct{ ID string }
 			if json.Unmarshal(answer, &made) == nil {
 				l.mu.Lock()
-				l.responses[made.ID] = true
+				l.responses[made.ID] = number
 				l.mu.Unlock()
 			}
 			return
@@ -178,6 +211,7 @@ func (l *ledger) change(ctx context.Context) {
 	err := l.manage(ctx, "PATCH", "/api/v1/config/items/"+l.item, map[string]any{"default_value": strconv.FormatInt(number+1, 10)}, nil)
 	if err == nil {
 		l.changes.Add(1)
+		l.confirmed.Add(1)
 	}
 	if number%2 == 0 {
 		_, _ = l.ask(ctx, l.c.planeAt, "POST", "/api/switch/halt-webhook", []byte(`{"flag_key":"flag","reason":"campaign"}`), nil)

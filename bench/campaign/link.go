@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -8,12 +9,13 @@ import (
 )
 
 // link is the line between an edge and one server of the centre: a TCP proxy that can
-// be cut or slowed.
+// be cut, slowed or made to lose what it carries.
 type link struct {
 	listener net.Listener
 	target   string
 	cut      atomic.Bool
 	delay    atomic.Int64 // nanoseconds before each piece is passed on
+	loss     atomic.Int64 // pieces of 1000 that are lost, and their connection with them
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -69,6 +71,9 @@ func (l *link) copy(to, from net.Conn) {
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
+			if rand.Int64N(1000) < l.loss.Load() {
+				return // TCP repairs what it can: what it cannot, ends the connection
+			}
 			time.Sleep(time.Duration(l.delay.Load()))
 			if _, err := to.Write(buffer[:n]); err != nil {
 				return
@@ -115,10 +120,46 @@ func (l *link) sever() {
 func (l *link) mend() {
 	l.cut.Store(false)
 	l.delay.Store(0)
+	l.loss.Store(0)
 }
 
 func (l *link) close() {
 	_ = l.listener.Close()
 	l.sever()
 	l.group.Wait()
+}
+
+// links are the lines to all nodes of the streams.
+type links []*link
+
+func (all links) addresses() []string {
+	at := make([]string, len(all))
+	for i, l := range all {
+		at[i] = l.address()
+	}
+	return at
+}
+
+func (all links) sever() {
+	for _, l := range all {
+		l.sever()
+	}
+}
+
+func (all links) mend() {
+	for _, l := range all {
+		l.mend()
+	}
+}
+
+func (all links) slow(delay time.Duration) {
+	for _, l := range all {
+		l.delay.Store(int64(delay))
+	}
+}
+
+func (all links) lose(perMille int64) {
+	for _, l := range all {
+		l.loss.Store(perMille)
+	}
 }

@@ -84,6 +84,7 @@ type benchFaults struct {
 	Runs   int           `help:"How many runs." default:"1"`
 	Length time.Duration `help:"Length of the load in each run." default:"20s"`
 	Edges  int           `help:"Edges in each run." default:"2"`
+	Nodes  int           `help:"NATS servers in each run, 1 or 3; 0 takes 3 in every third." default:"0"`
 	Keep   string        `help:"File to which each run's result is appended as a line of JSON." type:"path" placeholder:"FILE"`
 }
 
@@ -94,7 +95,7 @@ func (cmd *benchFaults) Run(ctx context.Context, streams Streams, version buildV
 		return fmt.Errorf("find this program: %w", err)
 	}
 	config := campaign.Config{
-		Binary: binary, Version: string(version), Seed: cmd.Seed, Runs: cmd.Runs, Length: cmd.Length, Edges: cmd.Edges, Log: cmd.Keep, Out: streams.Out,
+		Binary: binary, Version: string(version), Seed: cmd.Seed, Runs: cmd.Runs, Length: cmd.Length, Edges: cmd.Edges, Nodes: cmd.Nodes, Log: cmd.Keep, Out: streams.Out,
 	}
 	if err := config.Validate(); err != nil {
 		return usageError{err}
@@ -102,15 +103,24 @@ func (cmd *benchFaults) Run(ctx context.Context, streams Streams, version buildV
 	return campaign.Run(ctx, config)
 }
 
-// natsCommand is a NATS server as a process of its own, for the fault campaign to kill.
+// natsCommand is a NATS server as a process of its own, alone or one of several, for the
+// fault campaign to kill.
 type natsCommand struct {
-	Dir  string `required:"" type:"path"`
-	Port int    `required:""`
+	Dir   string `required:"" type:"path"`
+	Port  int    `required:""`
+	Token string
+	Name  string `help:"Of this node; makes it one of several."`
+	Own   int    `help:"Port for the other nodes."`
+	Among []int  `help:"Such ports of all nodes."`
 }
 
 // Run serves until ctx ends.
 func (cmd *natsCommand) Run(ctx context.Context, streams Streams) error {
-	server, err := natsserver.Start(natsserver.Config{Dir: cmd.Dir, Port: cmd.Port})
+	config := natsserver.Config{Dir: cmd.Dir, Port: cmd.Port, Token: cmd.Token}
+	if cmd.Name != "" {
+		config.Cluster = &natsserver.Cluster{Name: cmd.Name, Port: cmd.Own, Ports: cmd.Among}
+	}
+	server, err := natsserver.Start(config)
 	if err != nil {
 		return err
 	}

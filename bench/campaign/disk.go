@@ -1,0 +1,101 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A small disk is a file system in memory, mounted for the data of one edge. Only root
+// may mount; without it the fault is left out.
+const (
+	smallDisk = 768 << 20
+	// eventReserve is what events must leave free of it (--reserve-bytes).
+	eventReserve = 256 << 20
+	// Left free by a fault: too little for events, and with fullest too little for
+	// state as well, which stops at 128 MiB.
+	full, fullest = 200 << 20, 100 << 20
+)
+
+// mountSmallDisk reports false where it is not allowed.
+func mountSmallDisk(dir string) (bool, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return false, fmt.Errorf("make a folder: %w", err)
+	}
+	if err := unix.Mount("skerry-campaign", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, fmt.Sprintf("size=%d,mode=0700", smallDisk)); err != nil {
+		return false, nil // not root, or a container that forbids it: the campaign goes on without
+	}
+	return true, nil
+}
+
+// fill fills the disk of an edge until only left bytes are free, and expects events to be
+// refused and reads to go on.
+func fill(l *ledger, e *edge, left int64) action {
+	ballast := filepath.Join(e.data, "ballast")
+	return action{kind: "disk full", target: e.id,
+		do: func() error { return occupy(ballast, left) },
+		during: func(ctx context.Context) string {
+			return l.refused(ctx, e)
+		},
+		undo: func(ctx context.Context) error {
+			if err := os.Remove(ballast); err != nil {
+				return fmt.Errorf("empty the disk: %w", err)
+			}
+			return eventually(ctx, func() error { // and events are taken again
+				if ended(e.Done()) {
+					return nil // another fault's business
+				}
+				return l.probe(ctx, e)
+			})
+		}}
+}
+
+// occupy makes a file that leaves so much free.
+func occupy(path string, left int64) error {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(path), &disk); err != nil {
+		return fmt.Errorf("look at the disk: %w", err)
+	}
+	size := int64(disk.Bavail)*disk.Bsize - left
+	if size <= 0 {
+		return nil
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("fill the disk: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := unix.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
+		return fmt.Errorf("fill the disk: %w", err)
+	}
+	return nil
+}
+
+// probe sends one event.
+func (l *ledger) probe(ctx context.Context, e *edge) error {
+	number := l.events.Add(1)
+	return l.send(ctx, e, "/api/v1/track", event(number), span{number, 1})
+}
+
+// refused waits for an edge to answer events with 503 while it answers reads. It
+// returns what was otherwise. A fault that comes in between is no fault of the edge's.
+func (l *ledger) refused(ctx context.Context, e *edge) string {
+	const soon = 5 * time.Second
+	until := time.Now().Add(soon)
+	for {
+		err := l.probe(ctx, e)
+		if e.shaken.Load() || ctx.Err() != nil || err != nil && strings.Contains(err.Error(), "503") {
+			return ""
+		}
+		if time.Now().After(until) {
+			return fmt.Sprintf("an edge whose disk is full answered an event after %s with %v, not with 503", soon, err)
+		}
+		sleep(ctx, 20*time.Millisecond)
+	}
+}
