@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -132,6 +133,9 @@ func (w *Worker) finishErasure(ctx context.Context, o openErasure) error {
 		if err != nil {
 			return fmt.Errorf("erase from %s: %w", partition, err)
 		}
+	}
+	if now, err := Partitions(ctx, w.pool); err != nil || !slices.Equal(now, partitions) {
+		return err // as in rewriteGroup: it stays open, and comes up again
 	}
 	_, err = w.pool.Exec(ctx, `
 		UPDATE erasures SET done_at = now(), distinct_id = NULL

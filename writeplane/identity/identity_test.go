@@ -189,8 +189,12 @@ func (c profileCase) changes(s Scope, ids ...string) []Change {
 	var changes []Change
 	for i, said := range c.Changes {
 		at := time.UnixMilli(said.At)
-		changes = append(changes, Change{Scope: s, DistinctID: ids[i%len(ids)], ReceivedAt: at,
-			Stamp: NewStamp(at, said.Edge, said.Number), Properties: said.Properties})
+		change := Change{Scope: s, DistinctID: ids[i%len(ids)], ReceivedAt: at,
+			Stamp: NewStamp(at, said.Edge, said.Number), Properties: said.Properties}
+		if err := change.Read(); err != nil {
+			panic(err) // the vectors are valid JSON
+		}
+		changes = append(changes, change)
 	}
 	return changes
 }
@@ -290,4 +294,24 @@ func TestTheTwoMergesAgree(t *testing.T) {
 			t.Errorf("round %d: the database has %s, Merge %s", round, got, want)
 		}
 	}
+}
+
+func FuzzChanges(f *testing.F) {
+	f.Add([]byte(`{"a":1,"$set_once":{"b":null,"c":[]}}`))
+	f.Add([]byte(`{"$set_once":5}`))
+	f.Add([]byte(`[]`))
+	f.Fuzz(func(t *testing.T, properties []byte) {
+		c := Change{Stamp: NewStamp(time.Unix(1, 0), "e", 1), Properties: properties}
+		if err := c.Read(); err != nil {
+			return
+		}
+		for name, trait := range c.traits {
+			if v := trait.Shown(); v != nil && !json.Valid(v) {
+				t.Errorf("%q is not JSON: %q", name, v)
+			}
+			if again := trait.Merge(trait); string(again.Shown()) != string(trait.Shown()) {
+				t.Errorf("%q merged with itself is %q, was %q", name, again.Shown(), trait.Shown())
+			}
+		}
+	})
 }

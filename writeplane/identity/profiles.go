@@ -86,24 +86,27 @@ type Change struct {
 	ReceivedAt time.Time
 	Stamp      Stamp
 	Properties []byte // raw JSON object; nil: none
+
+	traits map[string]Trait // what Read has found
 }
 
 const setOnce = "$set_once"
 
-// Traits reads what the change says of each trait.
-func (c *Change) Traits() (map[string]Trait, error) {
+// Read takes the traits out of Properties. A change that cannot be read cannot be merged.
+func (c *Change) Read() error {
 	traits := map[string]Trait{}
 	if c.Properties == nil {
-		return traits, nil
+		c.traits = traits
+		return nil
 	}
 	var properties map[string]json.RawMessage
 	if err := json.Unmarshal(c.Properties, &properties); err != nil {
-		return nil, fmt.Errorf("read properties: %w", err)
+		return fmt.Errorf("read properties: %w", err)
 	}
 	var once map[string]json.RawMessage
 	if raw, ok := properties[setOnce]; ok && len(raw) > 0 && raw[0] == '{' {
 		if err := json.Unmarshal(raw, &once); err != nil {
-			return nil, fmt.Errorf("read %s: %w", setOnce, err)
+			return fmt.Errorf("read %s: %w", setOnce, err)
 		}
 		delete(properties, setOnce)
 	}
@@ -118,7 +121,8 @@ func (c *Change) Traits() (map[string]Trait, error) {
 			traits[name] = t
 		}
 	}
-	return traits, nil
+	c.traits = traits
+	return nil
 }
 
 // present is nil for a JSON null.
@@ -155,7 +159,7 @@ func (i ID) compare(o ID) int {
 		cmp.Compare(i.Scope.Environment, o.Scope.Environment), cmp.Compare(i.Text, o.Text))
 }
 
-// Merge brings the changes into the profiles. The caller holds their scopes shared.
+// Merge brings changes that were read into the profiles. The caller holds their scopes shared.
 // Rows are written sorted, so that two lanes cannot wait for each other.
 func Merge(ctx context.Context, tx pgx.Tx, changes []Change) error {
 	seen := map[ID][2]time.Time{}
@@ -174,11 +178,7 @@ func Merge(ctx context.Context, tx pgx.Tx, changes []Change) error {
 			span[1] = c.ReceivedAt
 		}
 		seen[id] = span
-		said, err := c.Traits()
-		if err != nil {
-			return err
-		}
-		for name, t := range said {
+		for name, t := range c.traits {
 			key := traitKey{id, name}
 			traits[key] = traits[key].Merge(t)
 		}

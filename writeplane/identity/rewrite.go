@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,6 +169,9 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 		if err != nil {
 			return false, fmt.Errorf("rewrite %s: %w", partition, err)
 		}
+	}
+	if now, err := Partitions(ctx, w.pool); err != nil || !slices.Equal(now, partitions) {
+		return true, err // a day that was made meanwhile has taken rows out of the default partition: once more
 	}
 	// An alias that was queued again meanwhile keeps its place.
 	_, err = w.pool.Exec(ctx, `

@@ -254,6 +254,10 @@ func (s *Store) replay(ctx context.Context, l *letter) error {
 		if _, err := lockCursor(ctx, tx, l.edge, l.lane, in); err != nil {
 			return err
 		}
+		load := &load{edge: l.edge, lane: l.lane, in: in, scopes: []identity.Scope{l.scope}, oldest: l.receivedAt}
+		if err := load.lock(ctx, tx); err != nil { // before the letter, which an erasure takes behind this lock
+			return err
+		}
 		var replayed *time.Time
 		err := tx.QueryRow(ctx, `SELECT replayed_at FROM dead_letters WHERE id = $1 FOR UPDATE`, l.id).Scan(&replayed)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -266,7 +270,6 @@ func (s *Store) replay(ctx context.Context, l *letter) error {
 			l.replayedAt = replayed
 			return nil
 		}
-		load := &load{edge: l.edge, lane: l.lane, in: in, scopes: []identity.Scope{l.scope}, oldest: l.receivedAt}
 		load.rows = []row{{Operation: op, scope: l.scope, number: uint64(l.number), receivedAt: l.receivedAt.UnixMicro()}}
 		if err := s.settleRows(ctx, tx, load); err != nil {
 			return err

@@ -110,12 +110,8 @@ func (s *Store) settle(ctx context.Context, tx pgx.Tx, l *load) error {
 }
 
 func (s *Store) settleRows(ctx context.Context, tx pgx.Tx, l *load) error {
-	lock := identity.LockShared
-	if l.lane == up.LaneAlias {
-		lock = identity.LockExclusive
-	}
 	if l.lane != up.LaneCrash {
-		if err := lock(ctx, tx, l.scopes); err != nil {
+		if err := l.lock(ctx, tx); err != nil {
 			return err
 		}
 		if err := markErased(ctx, tx, l); err != nil {
@@ -136,6 +132,14 @@ func (s *Store) settleRows(ctx context.Context, tx pgx.Tx, l *load) error {
 		return s.settleCrashes(ctx, tx, l)
 	}
 	return fmt.Errorf("no such lane: %s", l.lane)
+}
+
+// lock keeps the identities of the load's scopes as they are; aliases keep everybody else out.
+func (l *load) lock(ctx context.Context, tx pgx.Tx) error {
+	if l.lane == up.LaneAlias {
+		return identity.LockExclusive(ctx, tx, l.scopes)
+	}
+	return identity.LockShared(ctx, tx, l.scopes)
 }
 
 func markErased(ctx context.Context, tx pgx.Tx, l *load) error {
@@ -252,13 +256,18 @@ func (s *Store) settlePeople(ctx context.Context, tx pgx.Tx, l *load) error {
 	if err := resolve(ctx, tx, l); err != nil {
 		return err
 	}
-	rows := l.pick(stored)
-	changes := make([]identity.Change, len(rows))
-	for i, r := range rows {
-		changes[i] = identity.Change{
+	var rows []*row
+	var changes []identity.Change
+	for _, r := range l.pick(stored) {
+		change := identity.Change{
 			Scope: r.scope, DistinctID: cmp.Or(r.canonical, string(r.DistinctID)), ReceivedAt: r.received(),
 			Stamp: identity.NewStamp(r.received(), l.edge, r.number), Properties: r.Properties,
 		}
+		if err := change.Read(); err != nil {
+			r.die("malformed_properties")
+			continue
+		}
+		rows, changes = append(rows, r), append(changes, change)
 	}
 	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		return identity.Merge(ctx, tx, changes[from:to])

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -390,4 +391,24 @@ func TestALostPartIsNotedAndPassed(t *testing.T) {
 		t.Fatalf("outcome %+v, %v", outcome, err)
 	}
 	b.expect(t, []string{"1 50 f"}, `SELECT concat_ws(' ', first_number, last_number, CASE WHEN may_return THEN 't' ELSE 'f' END) FROM ingest_gaps`)
+}
+
+func TestAChangeOfAProfileThatCannotBeReadHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	change := func(raw string) up.Operation { return up.Operation{DistinctID: []byte("u1"), Properties: []byte(raw)} }
+	rng := rand.New(rand.NewPCG(1, 1))
+	long := make([]byte, 9000) // of letters that do not compress: no index entry can hold them
+	for i := range long {
+		long[i] = byte('A' + rng.IntN(58))
+		if long[i] == '\\' {
+			long[i] = 'a'
+		}
+	}
+	b.send(t, "e1", up.LanePeople, in(projectA, noon, change(`[]`), change(`{"good":1}`), change(`{"`+string(long)+`":1}`)))
+	b.expect(t, []string{"good 1"}, `SELECT name || ' ' || value::text FROM profile_values`)
+	b.expect(t, []string{"malformed_properties", "refused_54000"}, `SELECT reason FROM dead_letters ORDER BY reason`)
+	if got := b.books(t, "e1", up.LanePeople); got != "1 0 0 2" {
+		t.Errorf("books %s", got)
+	}
 }
