@@ -246,11 +246,27 @@ var refusals = [...]refusal{
 // reply.Error.
 func worded(ctx context.Context, err error) error {
 	var p *problem.Error
-	if errors.As(err, &p) || ctx.Err() != nil || !away(err) {
+	if errors.As(err, &p) || ctx.Err() != nil {
+		return err
+	}
+	if unstorable(err) {
+		return errUnstorable
+	}
+	if !away(err) {
 		return err
 	}
 	slog.Warn("database away", "error", err)
 	return errUnavailable
+}
+
+// errUnstorable is the 400 of a text with NUL or bytes that are not UTF-8, wherever in
+// a request it stood: Postgres keeps no such text, so nothing has it either.
+var errUnstorable = problem.Newf(problem.Invalid, "invalid_body", "a text has NUL or bytes that are not UTF-8")
+
+// unstorable reports whether Postgres refused a text for its characters.
+func unstorable(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "22021" || pgErr.Code == "22P05")
 }
 
 // away is postgres.Unavailable for errors of which nobody knows that the database
