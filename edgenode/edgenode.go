@@ -302,10 +302,12 @@ func (e *Edge) watchStaleness(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		e.gate.SetStale(0)
-		if s := e.staleness(); s >= time.Minute {
-			e.gate.SetStale(int64(s / time.Second))
+		e.views.Tick()
+		stale := e.staleness()
+		if stale < time.Minute {
+			stale = 0
 		}
+		e.gate.SetStale(int64(stale / time.Second))
 		select {
 		case <-ctx.Done():
 			return nil

@@ -96,6 +96,9 @@ func (s *Store) Attach(disk *store.Store) {
 // Ready tells whether this edge has state to serve from. What is in memory is served even when it has not.
 func (s *Store) Ready() bool { return s.disk.Serving() }
 
+// Tick moves the clock by which the least used environments are found. It is to be called now and then.
+func (s *Store) Tick() { s.minute.Store(time.Now().Unix() / 60) }
+
 // Environment finds an environment by the project's id. ok is false when the project is unknown here.
 func (s *Store) Environment(project, env string) (*Environment, bool) {
 	of := envKey{project, env}
@@ -115,7 +118,7 @@ func (s *Store) Environment(project, env string) (*Environment, bool) {
 
 // fill compiles an environment from disk, once however many ask.
 func (s *Store) fill(of envKey) (*Environment, bool) {
-	s.minute.Store(time.Now().Unix() / 60)
+	s.Tick()
 	at := s.slotFor(of)
 	at.mu.Lock()
 	defer at.mu.Unlock()

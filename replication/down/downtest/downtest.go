@@ -338,7 +338,7 @@ func Run(t testing.TB, run func(context.Context) error) (stop func()) {
 // Eventually waits until check returns "" and fails with what it said last otherwise.
 func Eventually(t testing.TB, check func() string) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
