@@ -6,7 +6,7 @@
 // document recompiles only what is made of it; memory is bounded in bytes, whatever the number of projects.
 //
 // It does not decide, render, or know HTTP: it compiles through the functions in [Hooks], and answers that were
-// rendered from an Environment are cached by their makers (package answers) under keys that contain its revision.
+// rendered from an Environment are kept by their makers, in its hooks or under keys that contain its revision.
 //
 // What is not in memory is read from the edge's disk, once however many ask (single flight). Absence is not cached: the
 // disk's bloom filters answer for unknown keys, so there is no negative cache that could race with a new key.
