@@ -11,6 +11,7 @@ import (
 	"skerry/bench"
 	"skerry/bench/baseline"
 	"skerry/bench/campaign"
+	"skerry/bench/hostile"
 	"skerry/bench/report"
 	"skerry/pkg/natsserver"
 )
@@ -20,6 +21,7 @@ type benchCommands struct {
 	List      benchList        `cmd:"" help:"List the scenarios."`
 	Compare   benchCompare     `cmd:"" help:"Tell what changed between two saved reports beyond the noise."`
 	Faults    benchFaults      `cmd:"" help:"Break everything under load by seeded schedules, and balance the books."`
+	Hostile   benchHostile     `cmd:"" help:"Attack an edge as the Internet does, while a polite client measures what others notice."`
 	Yardstick yardstickCommand `cmd:"" hidden:""`
 	NATS      natsCommand      `cmd:"" name:"nats" hidden:""`
 }
@@ -101,6 +103,29 @@ func (cmd *benchFaults) Run(ctx context.Context, streams Streams, version buildV
 		return usageError{err}
 	}
 	return campaign.Run(ctx, config)
+}
+
+type benchHostile struct {
+	Attack []string      `help:"Attacks, separated by commas; all when absent." placeholder:"NAME"`
+	Length time.Duration `help:"Time of each attack." default:"10s"`
+	JSON   string        `name:"json" help:"File to save the report in." type:"path" placeholder:"FILE"`
+	HTML   string        `name:"html" help:"File to save the report in as one page with plots." type:"path" placeholder:"FILE"`
+}
+
+// Run attacks processes of its own, on the loopback interface.
+func (cmd *benchHostile) Run(ctx context.Context, streams Streams, version buildVersion) error {
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	config := hostile.Config{
+		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
+		Attacks: cmd.Attack, Length: cmd.Length, Out: streams.Out, JSON: cmd.JSON, HTML: cmd.HTML,
+	}
+	if err := config.Validate(); err != nil {
+		return usageError{err}
+	}
+	return hostile.Run(ctx, config)
 }
 
 // natsCommand is a NATS server as a process of its own, alone or one of several, for the
