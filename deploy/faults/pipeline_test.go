@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"skerry/edgenode/buffer"
 	"skerry/pkg/natsserver/natstest"
@@ -33,38 +33,7 @@ func BenchmarkAcceptedToStored(b *testing.B) {
 
 func benchmarkPipeline(b *testing.B, withInsertID bool) {
 	const perOp = 200_000
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	server, err := pgserver.Start(ctx, pgserver.Config{Dir: b.TempDir()})
-	must(b, err)
-	defer func() { _ = server.Stop() }()
-	must(b, postgres.Migrate(ctx, server.URL()))
-	db, err := postgres.Open(ctx, postgres.Config{URL: server.URL()})
-	must(b, err)
-	defer db.Close()
-	place, err := blobs.Open(ctx, blobs.Config{URL: b.TempDir()}, db.App)
-	must(b, err)
-	defer func() { _ = place.Close() }()
-	store, err := ingest.NewStore(ingest.Config{}, db, place, nil)
-	must(b, err)
-	must(b, store.Maintain(ctx))
-	ns := natstest.New(b)
-	connect := func() *nats.Conn { return ns.Connect(b, patient...) }
-	receiver, err := up.NewReceiver(up.ReceiverConfig{}, store, lease.New(db.App, "bench"), connect())
-	must(b, err)
-	log, err := buffer.Open(buffer.Config{Dir: filepath.Join(b.TempDir(), "buffer"), Edge: "edge-0", FS: vfs.Default})
-	must(b, err)
-	defer func() { _ = log.Close() }()
-	shipper, err := up.NewShipper(up.ShipperConfig{Edge: "edge-0"}, log, connect())
-	must(b, err)
-	ended := make(chan error, 2)
-	go func() { ended <- receiver.Run(ctx) }()
-	go func() { ended <- shipper.Run(ctx) }()
-	defer func() {
-		stop()
-		<-ended
-		<-ended
-	}()
+	db, log := pipeline(b)
 	rng := rand.New(rand.NewPCG(1, 2))
 	var blocks [][]byte
 	make200 := func() {
@@ -97,6 +66,80 @@ func benchmarkPipeline(b *testing.B, withInsertID bool) {
 	b.ReportMetric(float64(b.N)*perOp/storing.Seconds(), "events/s")
 	b.ReportMetric(float64(b.N)*perOp/copying.Seconds(), "plain-copy/s")
 	b.ReportMetric(copying.Seconds()/storing.Seconds(), "ratio")
+}
+
+// pipeline runs one edge's buffer and shipper, a stream and a receiver; all of it ends with the benchmark.
+func pipeline(b *testing.B) (*postgres.DB, *buffer.Buffer) {
+	b.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	server, err := pgserver.Start(ctx, pgserver.Config{Dir: b.TempDir()})
+	must(b, err)
+	b.Cleanup(func() { _ = server.Stop() })
+	must(b, postgres.Migrate(ctx, server.URL()))
+	db, err := postgres.Open(ctx, postgres.Config{URL: server.URL()})
+	must(b, err)
+	b.Cleanup(db.Close)
+	place, err := blobs.Open(ctx, blobs.Config{URL: b.TempDir()}, db.App)
+	must(b, err)
+	b.Cleanup(func() { _ = place.Close() })
+	store, err := ingest.NewStore(ingest.Config{}, db, place, nil)
+	must(b, err)
+	must(b, store.Maintain(ctx))
+	ns := natstest.New(b)
+	receiver, err := up.NewReceiver(up.ReceiverConfig{}, store, lease.New(db.App, "bench"), ns.Connect(b, patient...))
+	must(b, err)
+	log, err := buffer.Open(buffer.Config{Dir: filepath.Join(b.TempDir(), "buffer"), Edge: "edge-0", FS: vfs.Default})
+	must(b, err)
+	b.Cleanup(func() { _ = log.Close() })
+	shipper, err := up.NewShipper(up.ShipperConfig{Edge: "edge-0"}, log, ns.Connect(b, patient...))
+	must(b, err)
+	ended := make(chan error, 2)
+	go func() { ended <- receiver.Run(ctx) }()
+	go func() { ended <- shipper.Run(ctx) }()
+	b.Cleanup(func() {
+		stop()
+		<-ended
+		<-ended
+	})
+	return db, log
+}
+
+// BenchmarkAliasBehindEvents measures from the acceptance of an alias until everybody can see it, while a backlog of
+// 400,000 events drains.
+func BenchmarkAliasBehindEvents(b *testing.B) {
+	db, log := pipeline(b)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var took []time.Duration
+	n := 0
+	for b.Loop() {
+		for range 400 {
+			must(b, log.Append(eventsBlock(rng, 1000, false)))
+		}
+		for log.Totals()[2].Pending > 20_000 {
+			n++
+			took = append(took, visible(b, db, log, fmt.Sprint("anon-", n)))
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2].Seconds(), "p50-s")
+	b.ReportMetric(took[len(took)-1].Seconds(), "max-s")
+	b.ReportMetric(float64(len(took)), "aliases")
+}
+
+func visible(b *testing.B, db *postgres.DB, log *buffer.Buffer, id string) time.Duration {
+	var w up.BlockWriter
+	w.Reset(up.Header{Lane: up.LaneAlias, Environment: up.Live, ReceivedAt: time.Now().UnixMicro(), Project: project})
+	w.Append(&up.Operation{AliasID: []byte(id), DistinctID: []byte("user-" + id), Timestamp: 1})
+	started := time.Now()
+	must(b, log.Append(w.Bytes()))
+	for {
+		var there bool
+		must(b, db.App.QueryRow(b.Context(), `SELECT EXISTS (SELECT FROM aliases WHERE alias_id = $1)`, id).Scan(&there))
+		if there {
+			return time.Since(started)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
 }
 
 // copyPlainly stores the same rows once more, by nothing but one COPY into the same table.
