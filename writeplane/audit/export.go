@@ -22,7 +22,7 @@ const MaxExport = 100 << 20
 
 const (
 	exportAttempts = 5
-	requeueAfter   = 30 * time.Second // an open export that nobody works on is taken up again
+	requeueAfter   = 10 * time.Second // an open export that nobody works on is taken up again
 	exportTick     = 5 * time.Second
 	keepFile       = 30 * 24 * time.Hour
 	deliveredFor   = 24 * time.Hour // how long a delivered URL opens
