@@ -1,10 +1,13 @@
 package crashes
 
 import (
+	"cmp"
 	"context"
 
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,7 +34,6 @@ type BadRow struct {
 // Insert stores reports inside the transaction. An id that is stored already is
 // skipped; err is the database's own failure.
 func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error) {
-	type scope struct{ project, environment string }
 	releases := map[scope][]string{}
 	batch := &pgx.Batch{}
 	for i, r := range rows {
@@ -63,23 +65,16 @@ func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return bad, fmt.Errorf("insert crash reports: %w", err)
 	}
-	for s, names := range releases {
-		if err := symbols.Touch(ctx, tx, s.project, s.environment, unique(names)); err != nil {
+	// In one order for everybody, or two batches could wait for each other's releases.
+	scopes := slices.SortedFunc(maps.Keys(releases), func(a, b scope) int {
+		return cmp.Or(cmp.Compare(a.project, b.project), cmp.Compare(a.environment, b.environment))
+	})
+	for _, s := range scopes {
+		if err := symbols.Touch(ctx, tx, s.project, s.environment, releases[s]); err != nil {
 			return bad, err
 		}
 	}
 	return bad, nil
-}
-
-func unique(names []string) []string {
-	seen, out := map[string]bool{}, []string{}
-	for _, n := range names {
-		if !seen[n] {
-			seen[n] = true
-			out = append(out, n)
-		}
-	}
-	return out
 }
 
 // Again asks for another look at the reports of the last 24 hours that an artifact

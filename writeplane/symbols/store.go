@@ -153,11 +153,15 @@ func insert(ctx context.Context, tx *commit.Tx, a *Artifact) error {
 }
 
 // Touch makes releases known, and those that were deleted live again: something new
-// has come for them.
+// has come for them. A release that is known is not locked, or every crash report of
+// it would wait for every other.
 func Touch(ctx context.Context, tx pgx.Tx, projectID, environment string, releases []string) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO releases (project_id, environment, release)
-		SELECT $1, $2, r FROM unnest($3::text[]) r WHERE r <> '' ORDER BY r
+		SELECT $1, $2, r FROM (SELECT DISTINCT unnest($3::text[])) AS named (r)
+		WHERE r <> '' AND NOT EXISTS (SELECT FROM releases x
+			WHERE x.project_id = $1 AND x.environment = $2 AND x.release = r AND x.deleted_at IS NULL)
+		ORDER BY r
 		ON CONFLICT (project_id, environment, release) DO UPDATE SET deleted_at = NULL, created_at = now()
 		WHERE releases.deleted_at IS NOT NULL`, projectID, environment, releases)
 	if err != nil {
