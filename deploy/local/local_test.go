@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,11 +52,29 @@ type run struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	data  string
-	out   bytes.Buffer
-	errs  bytes.Buffer
+	out   output
+	errs  output
 	ended chan struct{} // closed when the child is gone
 	err   error         // of its end
 	credentials
+}
+
+// output is what a child has said so far; the child goes on writing.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // launch starts a child on data, which is killed at the latest with the test.
@@ -239,6 +258,12 @@ func checkFirstStart(t *testing.T, r *run) {
 	r.eventually("handshake", `"new-checkout":{"value":true`, "GET", r.Edges[0]+r.handshake(), r.key()...)
 	r.eventually("demo events", `"purchase"`, "GET", r.events("purchase"), r.viewer()...)
 	checkMetricsAreDocumented(t, r)
+	// The table comes right after the file.
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(r.out.String(), "Ctrl-C"); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no table: %s", r.out.String())
+		}
+	}
 	if out := r.out.String(); !strings.Contains(out, r.Edges[0]) || !strings.Contains(out, "Try:") {
 		t.Errorf("the table says: %s", out)
 	}
