@@ -124,7 +124,8 @@ func Build(kind Kind, data []byte, scratch string, w io.Writer) (warnings []stri
 	case SourceMap:
 		index, warnings, err = sourcemap.Build(data)
 	case AndroidMapping:
-		index, warnings, err = retrace.Build(data)
+		warnings, err = retrace.BuildTo(data, w)
+		return few(warnings), fault(err)
 	case DSYM, AndroidNDK, FlutterSymbols:
 		warnings, err = native.Build(data, scratch, w)
 		return few(warnings), fault(err)

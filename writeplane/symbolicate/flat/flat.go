@@ -80,8 +80,12 @@ var ErrTooLarge = errors.New("the lookup form would exceed 4 GiB")
 
 // Bytes returns the finished table.
 func (b *Builder) Bytes() ([]byte, error) {
-	var out bytes.Buffer
-	_, err := b.WriteTo(&out)
+	size := magicSize + 4 + 8*(len(b.sections)+1) + len(b.text)
+	for _, s := range b.sections {
+		size += len(s)
+	}
+	out := bytes.NewBuffer(make([]byte, 0, size))
+	_, err := b.WriteTo(out)
 	return out.Bytes(), err
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sort"
 	"strconv"
@@ -48,6 +49,25 @@ var namespace = uuid.NewSHA1(uuid.NameSpaceDNS, []byte("guardsquare.com"))
 
 // Build reads a mapping file and returns its lookup form for Open.
 func Build(data []byte) (index []byte, warnings []string, err error) {
+	b, warnings, err := build(data)
+	if err != nil {
+		return nil, warnings, err
+	}
+	index, err = b.Bytes()
+	return index, warnings, err
+}
+
+// BuildTo is Build without a copy of the whole form in memory.
+func BuildTo(data []byte, out io.Writer) (warnings []string, err error) {
+	b, warnings, err := build(data)
+	if err != nil {
+		return warnings, err
+	}
+	_, err = b.WriteTo(out)
+	return warnings, err
+}
+
+func build(data []byte) (b *flat.Builder, warnings []string, err error) {
 	w := writer{b: flat.NewBuilder(magic, sections), files: map[string]string{}}
 	r := reader{done: w.class}
 	r.read(data)
@@ -57,8 +77,8 @@ func Build(data []byte) (index []byte, warnings []string, err error) {
 	if r.skipped > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of %d lines are not understood", r.skipped, r.lines))
 	}
-	index, err = w.finish()
-	return index, warnings, err
+	w.finish()
+	return w.b, warnings, nil
 }
 
 // headBytes is how far a mapping's header is searched for its id.
@@ -122,7 +142,7 @@ func (w *writer) class(c *class) {
 	}
 }
 
-func (w *writer) finish() ([]byte, error) {
+func (w *writer) finish() {
 	slices.SortStableFunc(w.classes, func(a, b classRow) int { return strings.Compare(a.name, b.name) })
 	for _, c := range w.classes {
 		w.b.U32(classes, c.numbers[:]...)
@@ -135,7 +155,6 @@ func (w *writer) finish() ([]byte, error) {
 	for _, name := range names {
 		w.b.U32(originals, w.b.String(name), w.b.String(w.files[name]))
 	}
-	return w.b.Bytes()
 }
 
 // spread gives what is said once of a method to all of its lines, and marks the

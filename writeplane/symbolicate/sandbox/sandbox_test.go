@@ -3,7 +3,7 @@ package sandbox
 import (
 	"archive/zip"
 	"bytes"
-	"compress/zlib"
+	"compress/flate"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -92,16 +92,8 @@ func TestChildFindsWhatTheParserFinds(t *testing.T) {
 func compressedELF(t testing.TB, size, claim int64) []byte {
 	t.Helper()
 	so := fixture(t, "tiny.so")
-	var packed bytes.Buffer
-	w := zlib.NewWriter(&packed)
-	zeros := make([]byte, 1<<20)
-	for left := size; left > 0; left -= int64(len(zeros)) {
-		if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = w.Close()
-	head := make([]byte, 24) // Chdr64: type zlib, size, alignment
+	packed := bytes.NewBuffer(append([]byte{0x78, 0x9c}, zeros(t, nil, size)...)) // the checksum is never reached
+	head := make([]byte, 24)                                                      // Chdr64: type zlib, size, alignment
 	binary.LittleEndian.PutUint32(head, 1)
 	binary.LittleEndian.PutUint64(head[8:], uint64(claim))
 	binary.LittleEndian.PutUint64(head[16:], 1)
@@ -121,20 +113,45 @@ func compressedELF(t testing.TB, size, claim int64) []byte {
 	return so
 }
 
-func zipOfZeros(t testing.TB, size int64) []byte {
+// zeros is a deflate stream of head and then about size zeros. Its blocks are made
+// once and repeated, for a compressor would take seconds.
+func zeros(t testing.TB, head []byte, size int64) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	w := zip.NewWriter(&out)
-	entry, err := w.Create("App.dSYM/App")
+	w, err := flate.NewWriter(&out, flate.BestSpeed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	zeros := make([]byte, 1<<20)
-	copy(zeros, "\x7fELF")
-	for left := size; left > 0; left -= int64(len(zeros)) {
-		if _, err := entry.Write(zeros); err != nil {
+	write := func(p []byte) []byte {
+		from := out.Len()
+		if _, err := w.Write(p); err != nil {
 			t.Fatal(err)
 		}
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Clone(out.Bytes()[from:])
+	}
+	const block = 1 << 20
+	write(append(head, make([]byte, block-len(head))...))
+	again := write(make([]byte, block))
+	return append(out.Bytes(), bytes.Repeat(again, int(size/block))...)
+}
+
+// zipOfZeros is a zip whose one entry begins like an ELF file.
+func zipOfZeros(t testing.TB, size int64) []byte {
+	t.Helper()
+	packed := zeros(t, []byte("\x7fELF"), size)
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	entry, err := w.CreateRaw(&zip.FileHeader{
+		Name: "App.dSYM/App", Method: zip.Deflate, CompressedSize64: uint64(len(packed)), UncompressedSize64: uint64(size),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := entry.Write(packed); err != nil {
+		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -153,7 +170,7 @@ func TestHostileFilesCostTheChildAndBecomeAReason(t *testing.T) {
 	}{
 		{"900 MB inflated from one section", symbolicate.AndroidNDK, compressedELF(t, 900<<20, 900<<20), Config{}, symbolicate.Limit},
 		{"a section that claims 4 GB", symbolicate.AndroidNDK, compressedELF(t, 1<<20, 4<<30), Config{}, ""}, // symbols remain
-		{"a zip that takes longer than it may", symbolicate.DSYM, zipOfZeros(t, 1800<<20), Config{Processor: time.Second}, symbolicate.Limit},
+		{"a zip that takes longer than it may", symbolicate.DSYM, zipOfZeros(t, 3<<30), Config{Processor: time.Second}, symbolicate.Limit},
 		{"a zip of an empty ELF", symbolicate.DSYM, zipOfZeros(t, 1<<20), Config{}, symbolicate.Malformed},
 		{"source index 2^31", symbolicate.SourceMap, []byte(`{"version":3,"sources":["a"],"mappings":"AggggggEAA"}`), Config{}, symbolicate.Malformed},
 		{"nesting of a million", symbolicate.SourceMap, []byte(`{"a":` + strings.Repeat("[", 1_000_000)), Config{}, symbolicate.Malformed},
@@ -187,7 +204,7 @@ func TestHostileFilesCostTheChildAndBecomeAReason(t *testing.T) {
 func TestCanceledCallEndsItsChild(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	f := file(t, zipOfZeros(t, 1800<<20))
+	f := file(t, zipOfZeros(t, 3<<30))
 	time.AfterFunc(100*time.Millisecond, cancel)
 	if _, _, err := isolated(t).Build(ctx, symbolicate.DSYM, f); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
