@@ -174,6 +174,10 @@ func TestReadersSeeTheirOwnProjectsEntries(t *testing.T) {
 			}
 		}
 	}
+	// Ids are UUIDs: letters have no case.
+	if got, _ := m.with(t, boss, "GET", "/api/v1/audit?project_id="+strings.ToUpper(m.founding.ProjectID), ""); got.status != 200 {
+		t.Errorf("the project in capitals: %d", got.status)
+	}
 	// The project's admin reads the project alone by the specification's endpoints.
 	got, decoded := m.with(t, boss, "GET", "/api/v1/audit?limit=200", "")
 	if got.status != 200 || len(decoded["entries"].([]any)) == 0 {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -144,17 +145,18 @@ func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow) error {
 		return err
 	}
 	for i, projectID := range m.ProjectIDs {
-		if !slices.ContainsFunc(found, func(each string) bool { return sameID(each, projectID) }) {
+		if !slices.Contains(found, projectID) {
 			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
 		}
 	}
 	return nil
 }
 
+// distinct are the ids as they will be stored, each once.
 func distinct(ids []string) []string {
 	out := []string{}
 	for _, each := range ids {
-		if !slices.ContainsFunc(out, func(had string) bool { return sameID(had, each) }) {
+		if each = strings.ToLower(each); !slices.Contains(out, each) {
 			out = append(out, each)
 		}
 	}

@@ -179,7 +179,7 @@ func narrow(caller Caller, config IssuerConfig, said map[string]any) (Caller, er
 			if !id.Valid(project) {
 				return Caller{}, ErrBadToken
 			}
-			caller.ProjectID = project
+			caller.ProjectID = strings.ToLower(project)
 		}
 	}
 	return caller, nil

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -222,7 +222,7 @@ func (s *Store) ProjectRow(ctx context.Context, c *Call, r *http.Request) (Proje
 	asked := r.URL.Query().Get("project_id")
 	wanted := asked
 	if own := c.Caller.ProjectID; own != "" {
-		if asked != "" && !sameID(asked, own) {
+		if asked != "" && !strings.EqualFold(asked, own) {
 			return ProjectRow{}, ErrNotFound
 		}
 		wanted = own
@@ -235,18 +235,4 @@ func (s *Store) ProjectRow(ctx context.Context, c *Call, r *http.Request) (Proje
 		return ProjectRow{}, err
 	}
 	return row, c.See(row.Access())
-}
-
-// sameID compares UUIDs whose letters may differ in case.
-func sameID(a, b string) bool {
-	lower := func(s string) []byte {
-		out := []byte(s)
-		for i, c := range out {
-			if c >= 'A' && c <= 'Z' {
-				out[i] = c + 'a' - 'A'
-			}
-		}
-		return out
-	}
-	return slices.Equal(lower(a), lower(b))
 }

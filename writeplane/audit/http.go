@@ -2,9 +2,13 @@ package audit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
@@ -59,10 +63,11 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	query := r.URL.Query()
 	projects := sight(c.Caller)
 	if asked := query.Get("project_id"); asked != "" {
-		if err := m.seeProject(r.Context(), c, asked); err != nil {
+		project, err := m.seeProject(r.Context(), c, asked)
+		if err != nil {
 			return err
 		}
-		projects = []string{asked}
+		projects = []string{project}
 	}
 	return m.list(w, r, c, projects)
 }
@@ -70,28 +75,27 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 // ListProject is GET /api/v1/projects/:id/audit: a project's own entries, for whoever
 // may see the project.
 func (m *Module) ListProject(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	project := r.PathValue("id")
-	if err := m.seeProject(r.Context(), c, project); err != nil {
+	project, err := m.seeProject(r.Context(), c, r.PathValue("id"))
+	if err != nil {
 		return err
 	}
 	return m.list(w, r, c, []string{project})
 }
 
 // seeProject admits projects of the caller's sight, deleted ones included: their
-// entries outlive them.
-func (m *Module) seeProject(ctx context.Context, c *access.Call, projectID string) error {
-	if !id.Valid(projectID) {
-		return access.ErrNotFound
+// entries outlive them. It returns the id as it is stored.
+func (m *Module) seeProject(ctx context.Context, c *access.Call, asked string) (project string, err error) {
+	if !id.Valid(asked) {
+		return "", access.ErrNotFound
 	}
-	var known bool
-	err := m.log.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM projects WHERE id = $1 AND organization_id = $2)`, projectID, c.Caller.OrganizationID).Scan(&known)
+	err = m.log.pool.QueryRow(ctx, `SELECT id FROM projects WHERE id = $1 AND organization_id = $2`, asked, c.Caller.OrganizationID).Scan(&project)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", access.ErrNotFound
+	}
 	if err != nil {
-		return err
+		return "", fmt.Errorf("read project: %w", err)
 	}
-	if !known {
-		return access.ErrNotFound
-	}
-	return c.See(access.Project{ID: projectID, OrganizationID: c.Caller.OrganizationID})
+	return project, c.See(access.Project{ID: project, OrganizationID: c.Caller.OrganizationID})
 }
 
 func (m *Module) list(w http.ResponseWriter, r *http.Request, c *access.Call, projects []string) error {

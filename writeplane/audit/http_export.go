@@ -43,10 +43,11 @@ func (m *Module) scope(r *http.Request, c *access.Call, projectID *string) (f fi
 		}
 		return f, nil
 	}
-	if err := m.seeProject(r.Context(), c, *projectID); err != nil {
+	project, err := m.seeProject(r.Context(), c, *projectID)
+	if err != nil {
 		return f, err
 	}
-	return filters{Projects: []string{*projectID}, ProjectID: projectID}, nil
+	return filters{Projects: []string{project}, ProjectID: &project}, nil
 }
 
 // CreateExport is POST /api/v1/audit/exports.
