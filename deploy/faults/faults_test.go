@@ -33,7 +33,9 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	// The server in this process keeps a clock of its own, and ends a deleted stream's flusher late.
 	err := goleak.Find(goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		// A client whose publisher is cleaned up while it begins waits for ever on what was cleaned.
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
 	if err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

@@ -20,7 +20,9 @@ func TestMain(m *testing.M) {
 	// The server in this process keeps a clock of its own, and ends a deleted stream's flusher late.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		// A client whose publisher is cleaned up while it begins waits for ever on what was cleaned.
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
 }
 
 // memoryLog is a Log in memory: what the contract says, and nothing of a disk.

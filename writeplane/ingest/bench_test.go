@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/replication/up"
+	"skerry/writeplane/identity"
 )
 
 // BenchmarkStore stores transactions as the receiver gathers them; `ratio` is against a
@@ -53,4 +54,39 @@ func benchmarkStore(b *testing.B, withInsertID bool) {
 	b.ReportMetric(float64(b.N)*perTx/storing.Seconds(), "events/s")
 	b.ReportMetric(float64(b.N)*perTx/copying.Seconds(), "plain-copy/s")
 	b.ReportMetric(copying.Seconds()/storing.Seconds(), "ratio")
+}
+
+// BenchmarkFind lists the newest page of a project's events, and of one person's, out of a million.
+func BenchmarkFind(b *testing.B) {
+	s := newBundle(b, Config{})
+	var next uint64 = 1
+	for i := range 50 {
+		requests := randomEvents(20_000, false)
+		for j := range requests {
+			requests[j].receivedAt = requests[j].receivedAt.Add(time.Duration(i*20_000) * time.Millisecond)
+			for k := range requests[j].ops {
+				requests[j].ops[k].Timestamp = requests[j].receivedAt.UnixMicro()
+			}
+		}
+		whole := batch(life1, up.LaneEvent, next, requests...)
+		next += 20_000
+		if _, err := s.Store.Store(b.Context(), "edge-1", []up.Batch{whole}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Maintain(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	scope := identity.Scope{Project: projectA, Environment: up.Live}
+	for name, f := range map[string]filter{
+		"everybody": {scope: scope}, "rare": {scope: scope, name: "never sent"}, "person": {scope: scope, persons: []string{"user-00000042"}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := s.find(b.Context(), f, 50); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -1,10 +1,14 @@
 package ingest
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -48,6 +52,7 @@ type filter struct {
 	name         string   // "": any
 	since, until *time.Time
 	after        *place
+	ids          []uuid.UUID // nil: any
 }
 
 // Events serves GET /api/v1/events.
@@ -110,84 +115,154 @@ func (m *Module) eventFilter(r *http.Request, c *access.Call) (*filter, int, err
 	return f, limit, nil
 }
 
-// steps are how far back one query after another looks. There is an index by person,
-// but none by time that could be read in order: a query over everybody's events looks
-// at the newest minute first and reaches for more only while the page is not full.
-var steps = [...]time.Duration{time.Minute, 10 * time.Minute, 2 * time.Hour, 24 * time.Hour, 10 * 24 * time.Hour}
-
-// ahead is how far past its receipt an event's timestamp can lie, with room for clocks
-// that differ.
-const ahead = 25 * time.Hour
+// There is an index by person, but none by time that could be read in order: only a
+// summary of which pages hold which times. So a query over everybody's events looks
+// into one window of time after the other, the newest first, and makes them as long as
+// they may hold some thousand events.
+const (
+	firstWindow = time.Minute
+	windowMost  = 20_000 // events in a window; of more, a shorter one is tried
+	widen       = 8
+	lastWindow  = 400 * 24 * time.Hour // behind one so long, all the rest is one window
+	// ahead is how far past its receipt an event's timestamp can lie, with room for clocks that differ.
+	ahead = 25 * time.Hour
+)
 
 // find lists the newest events first, at most limit, or fewer when they are heavy. more
 // tells whether others follow.
 func (s *Store) find(ctx context.Context, f filter, limit int) (events []entry, more bool, err error) {
+	// One snapshot: a page must not be put together out of two states.
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, s.db.App, options, func(tx pgx.Tx) (err error) {
+		events, more, err = find(ctx, tx, f, limit)
+		return err
+	})
+	return events, more, err
+}
+
+func find(ctx context.Context, tx pgx.Tx, f filter, limit int) (events []entry, more bool, err error) {
 	if f.persons != nil {
-		return s.read(ctx, f, nil, limit)
+		return read(ctx, tx, f, limit)
 	}
-	top := time.Now().Add(ahead)
+	// The planner has no idea how well the summary of times fits a day that was never analyzed.
+	if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off`); err != nil {
+		return nil, false, fmt.Errorf("find events: %w", err)
+	}
+	keys, err := newest(ctx, tx, f, limit+1, windowMost)
+	if err != nil || len(keys) == 0 {
+		return nil, false, err
+	}
+	shown := keys[:min(len(keys), limit)]
+	for _, k := range shown {
+		f.ids = append(f.ids, k.ID)
+	}
+	until, since := time.UnixMicro(shown[0].Timestamp+1), time.UnixMicro(shown[len(shown)-1].Timestamp)
+	f.since, f.until, f.after = &since, &until, nil
+	events, more, err = read(ctx, tx, f, limit)
+	return events, more || len(keys) > limit, err
+}
+
+// newest finds the first n places, in windows that hold at most so many.
+func newest(ctx context.Context, q identity.Querier, f filter, n, most int) (keys []place, err error) {
+	now := time.Now()
+	top := now.AddDate(10, 0, 0) // some clock may be years ahead
 	if f.until != nil && f.until.Before(top) {
 		top = *f.until
 	}
 	if f.after != nil {
-		if last := time.UnixMicro(f.after.Timestamp + 1).UTC(); last.Before(top) {
+		if last := time.UnixMicro(f.after.Timestamp + 1); last.Before(top) {
 			top = last
 		}
 	}
-	weight := 0
-	for _, step := range append(steps[:], 0) {
+	step, crowd := firstWindow, top // more than most lie between crowd and top
+	if top.After(now) {
+		step = top.Sub(now) + firstWindow // little lies in the future
+	}
+	for {
+		window, last := f, step > lastWindow && !top.After(now)
 		bottom := top.Add(-step)
-		last := step == 0 || f.since != nil && !bottom.After(*f.since)
-		window := f
+		if f.since != nil && !bottom.After(*f.since) {
+			bottom, last = *f.since, true
+		}
 		window.until = &top
-		if !last {
+		if !last || f.since != nil {
 			window.since = &bottom
 		}
-		found, more, err := s.read(ctx, window, &weight, limit-len(events))
+		found, err := places(ctx, q, window, "", most+1)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		events = append(events, found...)
-		switch {
-		case more || last:
-			return events, more, nil
-		case len(events) == limit:
-			// Full to the brim: whether more follow is for a look further back to tell.
-			rest, _, err := s.read(ctx, before(f, bottom), nil, 1)
-			return events, len(rest) > 0, err
+		if len(found) > most && step <= time.Millisecond {
+			// No window could be much shorter: let PostgreSQL sort.
+			found, err = places(ctx, q, window, " ORDER BY e.timestamp DESC, e.id DESC", n)
+			if err != nil {
+				return nil, err
+			}
+		} else if len(found) > most {
+			step = min(step, top.Sub(bottom)) / widen
+			if last && f.since == nil {
+				step, bottom = lastWindow/widen, top.Add(-lastWindow)
+			}
+			crowd = bottom
+			continue
 		}
-		top = bottom
+		slices.SortFunc(found, func(a, b place) int {
+			return cmp.Or(cmp.Compare(b.Timestamp, a.Timestamp), bytes.Compare(b.ID[:], a.ID[:]))
+		})
+		keys = append(keys, found[:min(len(found), n-len(keys))]...)
+		if len(keys) == n || last {
+			return keys, nil
+		}
+		if top.After(now) && !bottom.After(now) {
+			step = firstWindow // out of the future
+		}
+		top, step = bottom, max(step*widen, time.Millisecond)
+		if top.After(crowd) {
+			step = min(step, max(top.Sub(crowd)/2, time.Millisecond)) // many are known to lie in there: close in on them
+		}
 	}
-	return events, false, nil
 }
 
-func before(f filter, until time.Time) filter {
-	f.until, f.after = &until, nil
-	return f
+// places lists where up to n of the filter's events are.
+func places(ctx context.Context, q identity.Querier, f filter, order string, n int) ([]place, error) {
+	where, args := f.where()
+	rows, err := q.Query(ctx, `SELECT e.timestamp, e.id FROM events e WHERE `+where+order+` LIMIT `+strconv.Itoa(n), args...)
+	if err != nil {
+		return nil, fmt.Errorf("find events: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p place, err error) {
+		var at time.Time
+		err = row.Scan(&at, &p.ID)
+		p.Timestamp = at.UnixMicro()
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find events: %w", err)
+	}
+	return found, nil
 }
 
 const eventColumns = `id, event_name, distinct_id, anon_id, sent_anon_id, properties, default_properties, lib_version, timestamp, received_at, rewritten`
 
-// read is one query. weight counts the bytes of the page so far; nil starts anew.
-func (s *Store) read(ctx context.Context, f filter, weight *int, limit int) (events []entry, more bool, err error) {
-	if weight == nil {
-		weight = new(int)
-	}
-	sql, args := f.sql(limit + 1)
-	rows, err := s.db.App.Query(ctx, sql, args...)
+// read lists the filter's events in order, fewer than limit when they are heavy.
+func read(ctx context.Context, q identity.Querier, f filter, limit int) (events []entry, more bool, err error) {
+	where, args := f.where()
+	rows, err := q.Query(ctx, `SELECT `+eventColumns+` FROM events e WHERE `+where+
+		` ORDER BY e.timestamp DESC, e.id DESC LIMIT `+strconv.Itoa(limit+1), args...)
 	if err != nil {
 		return nil, false, fmt.Errorf("list events: %w", err)
 	}
 	defer rows.Close()
+	weight := 0
 	for rows.Next() {
-		if len(events) == limit || *weight > pageBytes {
+		if len(events) == limit || weight > pageBytes {
 			return events, true, nil
 		}
 		e, err := scanEvent(rows)
 		if err != nil {
 			return nil, false, fmt.Errorf("list events: %w", err)
 		}
-		*weight += len(e.Properties) + len(e.DefaultProperties)
+		weight += len(e.Properties) + len(e.DefaultProperties)
 		events = append(events, e)
 	}
 	if err := rows.Err(); err != nil {
@@ -206,8 +281,9 @@ func scanEvent(row pgx.CollectableRow) (e entry, err error) {
 	return e, err
 }
 
-func (f *filter) sql(limit int) (string, []any) {
-	args := []any{f.scope.Project, int16(f.scope.Environment)}
+// where is the filter as a condition on `events e`.
+func (f *filter) where() (condition string, args []any) {
+	args = []any{f.scope.Project, int16(f.scope.Environment)}
 	arg := func(v any) string {
 		args = append(args, v)
 		return fmt.Sprintf("$%d", len(args))
@@ -215,6 +291,10 @@ func (f *filter) sql(limit int) (string, []any) {
 	where := []string{"e.project_id = $1", "e.environment = $2", identity.HideErased}
 	if f.persons != nil {
 		where = append(where, "e.distinct_id = ANY("+arg(f.persons)+")")
+	} else {
+		// The index by person begins with the project, and the planner likes it for that; what it would have to read there
+		// is all of the project. No index serves this form of equality, so what is left is the summary of times.
+		where[0], where[1] = "e.project_id IS NOT DISTINCT FROM $1", "e.environment IS NOT DISTINCT FROM $2"
 	}
 	if f.name != "" {
 		where = append(where, "e.event_name = "+arg(f.name))
@@ -229,8 +309,10 @@ func (f *filter) sql(limit int) (string, []any) {
 	if f.after != nil {
 		where = append(where, "(e.timestamp, e.id) < ("+arg(time.UnixMicro(f.after.Timestamp))+", "+arg(f.after.ID)+")")
 	}
-	return `SELECT ` + eventColumns + ` FROM events e WHERE ` + strings.Join(where, " AND ") +
-		` ORDER BY timestamp DESC, id DESC LIMIT ` + arg(limit), args
+	if f.ids != nil {
+		where = append(where, "e.id = ANY("+arg(f.ids)+")")
+	}
+	return strings.Join(where, " AND "), args
 }
 
 // showResolved shows events whose history is not rewritten yet as they will be.
