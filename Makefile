@@ -11,7 +11,7 @@ ARGS    ?=
 PKG     ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test check format-check vet staticcheck layout bench clean postgres compiler node
+.PHONY: help up build test check format-check vet staticcheck layout bench clean postgres compiler node debugtools
 
 help: ## explain the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ build: ## build bin/skerry
 	@mkdir -p bin
 	$(BUILD) -o $(BIN) ./deploy/skerry
 
-test: postgres compiler node ## install what is missing and run all tests with the race detector
+test: postgres compiler node debugtools ## install what is missing and run all tests with the race detector
 	$(GO) test -race -timeout 12m $(PKG)
 
 check: format-check vet staticcheck layout ## format, vet, staticcheck, layout (race tests: make test)
@@ -55,3 +55,6 @@ compiler: # a C compiler, which the race detector needs
 
 node: # node and npm, for the tests with JavaScript clients, where they can be had
 	@sh deploy/local/install.sh node
+
+debugtools: # compilers, symbolizers and a source map library that symbolication is compared with, where they can be had
+	@sh deploy/local/install.sh debugtools

@@ -2,8 +2,9 @@
 # Installs what is missing for running and testing Skerry, by the system's own
 # package manager: `install.sh postgres` (server programs only; no server is
 # started), `install.sh compiler` (the race detector needs cgo) or
-# `install.sh node` (the tests with JavaScript clients; without it they are
-# skipped, so a failure here is none).
+# `install.sh node` (the tests with JavaScript clients) or `install.sh debugtools`
+# (the tools that symbolication is compared with); without the last two those
+# tests are skipped, so a failure there is none.
 set -eu
 
 as_root() {
@@ -50,7 +51,7 @@ manager() {
 	done
 }
 
-what=${1:?usage: install.sh postgres|compiler|node}
+what=${1:?usage: install.sh postgres|compiler|node|debugtools}
 case $what in
 postgres)
 	have_postgres && exit 0
@@ -86,5 +87,24 @@ node)
 	*) false ;;
 	esac || echo "node is not there: the tests with JavaScript clients will be skipped" >&2
 	;;
-*) echo "usage: install.sh postgres|compiler|node" >&2; exit 2 ;;
+debugtools)
+	missing=
+	for tool in g++ clang++ ld.lld addr2line llvm-symbolizer; do
+		command -v $tool >/dev/null 2>&1 || missing="$missing $tool"
+	done
+	if [ -n "$missing" ]; then
+		echo "Not found:$missing; trying to install them for the tests of symbolication."
+		case $(manager) in
+		apt-get) (as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends g++ binutils clang lld llvm) ;;
+		dnf) (as_root dnf install -y -q gcc-c++ binutils clang lld llvm) ;;
+		*) false ;;
+		esac || echo "some are not there: those tests will be skipped" >&2
+	fi
+	tools=writeplane/symbolicate/sourcemap/testdata/tools
+	if [ ! -d $tools/node_modules/@jridgewell/trace-mapping ] && command -v npm >/dev/null 2>&1; then
+		npm install --prefix $tools --no-package-lock --no-audit --no-fund --loglevel=error ||
+			echo "the tools to compare source maps with are not there: those tests will be skipped" >&2
+	fi
+	;;
+*) echo "usage: install.sh postgres|compiler|node|debugtools" >&2; exit 2 ;;
 esac

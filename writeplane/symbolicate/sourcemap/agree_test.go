@@ -11,19 +11,19 @@ import (
 	"testing"
 )
 
-// jsTools is where `npm install` of testdata/tools/package.json was done.
+// jsTools is where `npm install` of testdata/tools was done (make debugtools).
 func jsTools(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("SKERRY_JS_TOOLS")
 	if dir == "" {
-		dir = filepath.Join("..", "..", "..", ".tools", "js")
+		dir = filepath.Join("testdata", "tools")
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@jridgewell", "trace-mapping")); err != nil {
-		t.Skipf("no trace-mapping under %s: npm install --prefix DIR of testdata/tools/package.json, and SKERRY_JS_TOOLS=DIR", dir)
+		t.Skipf("no trace-mapping under %s: make debugtools installs it", dir)
 	}
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Skip("node is not installed")

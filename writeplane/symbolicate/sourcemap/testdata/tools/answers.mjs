@@ -1,7 +1,7 @@
 // Builds real bundles and writes, for every column of every generated line, what
 // @jridgewell/trace-mapping answers, run by run:
 //   <line> <first column> <source index|-> <line> <column> <name|>   (all from 1)
-// usage: node answers.mjs OUTPUT_DIR   (with the modules beside or above it)
+// usage: node answers.mjs FOLDER_OF_NODE_MODULES OUTPUT_FOLDER
 import { createRequire } from 'node:module'
 import { mkdirSync, writeFileSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
