@@ -378,8 +378,10 @@ func (w *whole) resource(name string) string {
 		return person
 	case "dead_letter":
 		letter := id.New()
+		incarnation := id.New()
+		w.exec(`INSERT INTO ingest_cursors (edge, lane, incarnation, ordinal, last_number, dead) VALUES ('e', 3, $1, 1, 1, 1)`, incarnation)
 		w.exec(`INSERT INTO dead_letters (id, project_id, environment, lane, edge, incarnation, number, reason, distinct_id, payload, received_at)
-			VALUES ($1, $2, 1, 3, 'e', gen_random_uuid(), 1, 'test', 'somebody', $3, now())`, letter, w.project, []byte(`{"event_name":"x","distinct_id":"somebody"}`))
+			VALUES ($1, $2, 1, 3, 'e', $4, 1, 'test', 'somebody', $3, now())`, letter, w.project, []byte(`{"event_name":"x","distinct_id":"somebody"}`), incarnation)
 		return letter
 	}
 	panic("no maker of " + name)
