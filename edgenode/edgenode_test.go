@@ -20,6 +20,7 @@ import (
 
 	"skerry/pkg/apikey"
 	"skerry/pkg/natsserver/natstest"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/replication/down"
@@ -51,6 +52,7 @@ func newCentre(t *testing.T) *centre {
 	downtest.Publish(t, c.nats.Connect(t), c.ledger, down.PublisherConfig{})
 	c.writePlane = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/api/v1/unknown") {
+			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = io.WriteString(w, `{"error":"not_found"}`)
 			return
@@ -145,6 +147,9 @@ func ask(t *testing.T, method, url, body string, header ...string) (int, string,
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if path := req.URL.EscapedPath(); openapitest.Ours(path) && !strings.HasPrefix(string(got), "write plane: ") {
+		openapitest.Check(t, method, path, resp.StatusCode, resp.Header, got)
 	}
 	return resp.StatusCode, string(got), resp.Header
 }

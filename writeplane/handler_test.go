@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"skerry/pkg/jsonbody"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
@@ -76,6 +77,9 @@ func call(t testing.TB, server *httptest.Server, method, path, body string, head
 	answer, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if openapitest.Ours(path) {
+		openapitest.Check(t, method, path, response.StatusCode, response.Header, answer)
 	}
 	return exchange{response.StatusCode, response.Header, string(answer)}
 }

@@ -13,6 +13,7 @@ import (
 
 	"skerry/pkg/id"
 	"skerry/pkg/natsserver/natstest"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/postgres"
@@ -245,6 +246,7 @@ func (w *whole) do(method, path, body string, header ...string) (int, map[string
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	openapitest.Check(w.t, method, path, response.StatusCode, response.Header, text)
 	var decoded map[string]any
 	_ = json.Unmarshal(text, &decoded)
 	if decoded == nil {

@@ -1,6 +1,9 @@
 package writeplane
 
 import (
+	"net/http"
+
+	"skerry/pkg/openapi"
 	"skerry/replication/up"
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
@@ -90,6 +93,11 @@ type Modules struct {
 func Routes(m Modules) []Route {
 	var table []Route
 	add := func(routes ...Route) { table = append(table, routes...) }
+	document := openapi.Handler()
+	add(Route{Method: "GET", Path: openapi.Path, Needs: Public, Handle: func(w http.ResponseWriter, r *http.Request, _ *access.Call) error {
+		document.ServeHTTP(w, r)
+		return nil
+	}})
 	if a := m.Access; a != nil {
 		add(
 			Route{Method: "GET", Path: "/.well-known/jwks.json", Needs: Public, Handle: a.JWKS},

@@ -17,6 +17,7 @@ import (
 
 	"skerry/edgenode"
 	"skerry/pkg/natsserver/natstest"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/pgserver/pgtest"
 	"skerry/pkg/state"
 	"skerry/replication"
@@ -164,6 +165,9 @@ func (c *cluster) do(method, url, body string, header ...string) (int, string, h
 	answer, err := io.ReadAll(response.Body)
 	if err != nil {
 		return 0, err.Error(), nil
+	}
+	if path := request.URL.EscapedPath(); openapitest.Ours(path) {
+		openapitest.Check(c.t, method, path, response.StatusCode, response.Header, answer)
 	}
 	return response.StatusCode, string(answer), response.Header
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"skerry/pkg/natsserver/natstest"
+	"skerry/pkg/openapi/openapitest"
 )
 
 // childEnv makes the test binary be `skerry up` on the folder it names.
@@ -164,6 +165,9 @@ func (r *run) call(method, url, body string, header ...string) (int, string, htt
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	if path := req.URL.EscapedPath(); openapitest.Ours(path) {
+		openapitest.Check(r.t, method, path, res.StatusCode, res.Header, raw)
 	}
 	return res.StatusCode, string(raw), res.Header
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"skerry/edgenode/store"
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/replication/down"
@@ -147,7 +149,14 @@ func (w *World) Serve(handler fasthttp.RequestHandler) string {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- front.Serve(ctx, ln, handler, front.Limits{}) }()
+	checked := func(ctx *fasthttp.RequestCtx) {
+		handler(ctx)
+		w.Check(ctx)
+	}
+	if _, ok := w.t.(*testing.B); ok { // benchmarks measure the handler alone
+		checked = handler
+	}
+	go func() { served <- front.Serve(ctx, ln, checked, front.Limits{}) }()
 	w.t.Cleanup(func() {
 		stop()
 		if err := <-served; err != nil {
@@ -155,6 +164,20 @@ func (w *World) Serve(handler fasthttp.RequestHandler) string {
 		}
 	})
 	return ln.Addr().String()
+}
+
+// Check holds a handler's answer against the OpenAPI document. Streams have no end to wait for.
+func (w *World) Check(ctx *fasthttp.RequestCtx) {
+	w.t.Helper()
+	response := &ctx.Response
+	if response.IsBodyStream() {
+		return
+	}
+	header := http.Header{}
+	for name, value := range response.Header.All() {
+		header.Add(string(name), string(value))
+	}
+	openapitest.Check(w.t, string(ctx.Method()), string(ctx.URI().PathOriginal()), response.StatusCode(), header, response.Body())
 }
 
 // counters keep usage in memory.

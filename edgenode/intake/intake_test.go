@@ -27,6 +27,7 @@ import (
 	"skerry/edgenode/store"
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/replication/down"
@@ -187,6 +188,7 @@ func (w *world) send(path string, body io.Reader, headers ...string) (int, strin
 	if res.Header.Get("Retry-After") != "" {
 		w.t.Errorf("%s: Retry-After", path)
 	}
+	openapitest.Check(w.t, req.Method, path, res.StatusCode, res.Header, answer)
 	return res.StatusCode, string(answer)
 }
 

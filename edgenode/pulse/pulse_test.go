@@ -87,6 +87,7 @@ func (e *edge) serve(ctx *fasthttp.RequestCtx, path string, headers ...string) {
 	} else {
 		e.handler.List(ctx, nil)
 	}
+	e.Check(ctx)
 }
 
 func sample(id, status string) state.Survey {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skerry/pkg/openapi/openapitest"
 	"skerry/writeplane"
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
@@ -113,6 +114,7 @@ func (a Answer) JSON(t testing.TB) map[string]any {
 // Do sends a request. who is a value of Authorization when it starts with Bearer,
 // else of x-api-key; headers are name, value, name, value.
 func (w *World) Do(who, method, path, body string, headers ...string) Answer {
+	w.t.Helper()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if strings.HasPrefix(who, "Bearer ") {
 		r.Header.Set("Authorization", who)
@@ -124,6 +126,7 @@ func (w *World) Do(who, method, path, body string, headers ...string) Answer {
 	}
 	recorder := httptest.NewRecorder()
 	w.Handler.ServeHTTP(recorder, r)
+	openapitest.Check(w.t, method, path, recorder.Code, recorder.Header(), recorder.Body.Bytes())
 	return Answer{recorder.Code, recorder.Header(), bytes.Clone(recorder.Body.Bytes())}
 }
 
