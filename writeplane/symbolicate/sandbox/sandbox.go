@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -71,7 +72,14 @@ func Self() []string {
 	if !entered.Load() {
 		return nil
 	}
-	return []string{"/proc/self/exe", argument}
+	if runtime.GOOS == "linux" {
+		return []string{"/proc/self/exe", argument} // still this program when its file was replaced
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return []string{path, argument}
 }
 
 // Runner starts children, a bounded number at once.
