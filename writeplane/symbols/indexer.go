@@ -216,12 +216,7 @@ func (x *Indexer) settle(ctx context.Context, a *Artifact, path, sum string, fau
 		reason, text = &fault.Reason, &printable([]string{fault.Text})[0]
 		warnings = append(warnings, fault.Text)
 	}
-	all := slices.Clone(a.Warnings)
-	for _, w := range printable(warnings) {
-		if !slices.Contains(all, w) {
-			all = append(all, w)
-		}
-	}
+	all := once(append(slices.Clone(a.Warnings), printable(warnings)...))
 	return postgres.InTx(ctx, x.m.store.Pool(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE symbol_artifacts SET index_path = nullif($2, ''), index_sha256 = nullif($3, ''), index_reason = $4, index_text = $5, warnings = $6

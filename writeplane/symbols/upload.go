@@ -12,6 +12,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -305,7 +306,7 @@ func (u *upload) artifact() (*Artifact, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	a.DebugIDs, a.Warnings = printable(report.DebugIDs), printable(report.Warnings)
+	a.DebugIDs, a.Warnings = printable(report.DebugIDs), once(printable(report.Warnings))
 	if a.MatchKey == "" {
 		a.MatchKey = derivedKey(a)
 	}
@@ -324,6 +325,17 @@ func printable(texts []string) []string {
 			t = string(runes[:maxKey])
 		}
 		out = append(out, t)
+	}
+	return out
+}
+
+// once keeps each text once, in order.
+func once(texts []string) []string {
+	var out []string
+	for _, t := range texts {
+		if !slices.Contains(out, t) {
+			out = append(out, t)
+		}
 	}
 	return out
 }
