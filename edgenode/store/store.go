@@ -112,6 +112,8 @@ type Store struct {
 	writing [replication.Lanes]sync.Mutex // one writer a lane
 	cursors [replication.Lanes]atomic.Pointer[cursor]
 	unsaved atomic.Bool   // something was written since the last sync
+	hurry   chan struct{} // one slot: what was written must not wait for the next sync
+	pause   time.Duration // between syncs
 	damaged chan struct{} // one slot: the database has been found damaged
 	damage  atomic.Pointer[Damage]
 }
@@ -139,7 +141,7 @@ func Open(config Config, observe func(Change)) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrLocked, config.Dir, err)
 	}
-	s := &Store{config: config, log: config.Log.With("store", "state"), lock: lock, observe: observe, damaged: make(chan struct{}, 1)}
+	s := &Store{config: config, log: config.Log.With("store", "state"), lock: lock, observe: observe, damaged: make(chan struct{}, 1), hurry: make(chan struct{}, 1), pause: 50 * time.Millisecond}
 	if err := s.openOrSetAside(); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -147,14 +149,16 @@ func Open(config Config, observe func(Change)) (*Store, error) {
 	return s, nil
 }
 
-// Run saves what was written (at most 50 ms later) and replaces the store when it is found damaged, until ctx ends.
+// Run saves what was written (at most 50 ms later, halts and revocations at once) and replaces the store when it is found damaged, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(s.pause)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.hurry:
+			s.save()
 		case <-s.damaged:
 			if err := s.replace(); err != nil {
 				return fmt.Errorf("replace the damaged state store: %w", err)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -91,6 +93,50 @@ func TestStateOutlivesARestart(t *testing.T) {
 	c, ok := s.Cursor(replication.Urgent)
 	if n, err := count(s); n != 20 || err != nil || !ok || !s.Serving() || c.Seq != 10 || c.Position != 10 || c.Epoch != (replication.Epoch{1}) {
 		t.Errorf("%d documents, %v, cursor %+v", n, err, c)
+	}
+}
+
+func TestHaltIsSavedWithoutWaitingForTheNextSync(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewCrashableMem()
+	s := open(t, Config{Dir: "d", FS: fs})
+	fill(t, s, 10)
+	s.save()
+	for _, dir := range []string{"/", "d"} { // the folders themselves are not the matter here
+		f, err := fs.OpenDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.pause = time.Hour
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	ran := make(chan error, 1)
+	go func() { ran <- s.Run(ctx) }()
+	halt := replication.Document{Lane: replication.Urgent, Subject: replication.HaltSubject(project, "live", "late"), Position: 11, Body: []byte(`{}`)}
+	if err := s.Apply(replication.Urgent, []replication.Document{halt}, down.Cursor{Epoch: replication.Epoch{1}, Seq: 11, Position: 11}); err != nil {
+		t.Fatal(err)
+	}
+	for saved := false; !saved; {
+		crashed := open(t, Config{Dir: "d", FS: fs.CrashClone(vfs.CrashCloneCfg{})})
+		c, ok := crashed.Cursor(replication.Urgent)
+		saved = ok && c.Position == 11
+		if err := crashed.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the halt was not saved")
+		}
+	}
+	stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -42,6 +42,15 @@ func (s *Store) Apply(lane replication.Lane, documents []replication.Document, t
 	}
 	s.cursors[lane].Store(next)
 	s.observe(Change{Lane: lane, Documents: documents, Floor: to.Floor})
+	if lane == replication.Urgent {
+		// Pebble keeps what is not synced in the process for a while: an edge that is killed forgets it. It comes again
+		// from the stream, but a halt must hold at an edge that starts without one. It is served before it is saved,
+		// because waiting for the disk would delay every halt for the sake of that millisecond.
+		select {
+		case s.hurry <- struct{}{}:
+		default:
+		}
+	}
 	return nil
 }
 
