@@ -12,7 +12,8 @@
 //   - every response answered with 201 is stored once;
 //   - the versions of a config item are numbered without gaps;
 //   - no read failed at an edge that lived and was reachable;
-//   - every edge serves the same revision in the end, and no edge's ever fell;
+//   - every edge serves the same revision in the end; no edge's falls while it lives, and
+//     one that was killed comes back at most a second behind what it had served;
 //   - an edge whose disk is full refuses events, answers reads, and takes events again
 //     when there is space;
 //   - the audit chain is whole;
@@ -49,6 +50,7 @@ type Config struct {
 	Length  time.Duration // of the load in each run; 0 means 20 s
 	Edges   int           // 0 means 2
 	Nodes   int           // of the streams: 1 or 3; 0 means 3 in every third run, else 1
+	Replica bool          // of PostgreSQL, for rehearsals
 	Log     string        // file to which each run's result is appended as a line of JSON; empty: none
 	Out     io.Writer
 }
@@ -165,7 +167,7 @@ func once(ctx context.Context, config Config, seed uint64) (*Result, error) {
 			nodes = 3
 		}
 	}
-	c, err := startCluster(ctx, config, nodes)
+	c, err := startCluster(ctx, config, nodes, 1)
 	if err != nil {
 		return nil, err
 	}

@@ -89,15 +89,17 @@ func carryOut(ctx context.Context, a action, l *ledger, length time.Duration) (f
 
 func choose(c *cluster, l *ledger, random *rand.Rand) action {
 	e := c.edges[random.IntN(len(c.edges))]
-	n := c.nodes[random.IntN(len(c.nodes))]
+	n, first := c.nodes[random.IntN(len(c.nodes))], c.planes[0]
 	all := []func() action{
 		func() action {
 			return kill(e.id, e, func() *rig.Process { return e.Process }, func(ctx context.Context) error { return c.startEdge(ctx, e) })
 		},
 		func() action { return stop(e.id, e, func() int { return e.PID() }, "http://"+e.ops+"/readyz") },
-		func() action { return kill("write plane", nil, func() *rig.Process { return c.plane }, c.startPlane) },
 		func() action {
-			return stop("write plane", nil, func() int { return c.plane.PID() }, "http://"+c.planeOps+"/readyz")
+			return kill("write plane", nil, func() *rig.Process { return first.Process }, func(ctx context.Context) error { return c.startPlane(ctx, first) })
+		},
+		func() action {
+			return stop("write plane", nil, func() int { return first.PID() }, "http://"+first.ops+"/readyz")
 		},
 		func() action {
 			return kill(n.name, nil, func() *rig.Process { return n.Process }, func(ctx context.Context) error { return c.startNode(ctx, n) })

@@ -20,7 +20,6 @@ import (
 
 	"skerry/bench/rig"
 	"skerry/pkg/pgserver"
-	"skerry/replication"
 )
 
 // cluster is the production processes beside real servers, each of which can be
@@ -32,10 +31,11 @@ type cluster struct {
 	pgConfig pgserver.Config
 	// postgresURL holds over restarts.
 	postgresURL string
-	nodes       []*node // of the streams
-	planeAt     string
-	planeOps    string
-	plane       *rig.Process
+	replica     *replica // nil: there is none
+	nodes       []*node  // of the streams
+	planes      []*plane
+	balancer    *link  // before the planes, when there are several
+	planeAt     string // where the API is reached: the plane or the balancer
 	edges       []*edge
 
 	organization, project, token, key string
@@ -51,15 +51,22 @@ type edge struct {
 	toAPI       *link
 	args        []string
 	setAside    int // state stores set aside so far
-	highest     replication.Revision
+	life        atomic.Int64
+	seen        seen // by the ledger, under its lock
 	// shaken is set while the edge is not alive and reachable, and for a moment after:
 	// reads that fail meanwhile are no fault of its.
 	shaken atomic.Bool
 }
 
+// plane is one write plane process.
+type plane struct {
+	*rig.Process
+	at, ops string
+}
+
 const patience = time.Minute
 
-func startCluster(ctx context.Context, config Config, nodes int) (_ *cluster, err error) {
+func startCluster(ctx context.Context, config Config, nodes, planes int) (_ *cluster, err error) {
 	dir, err := os.MkdirTemp("", "skerry-campaign-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
@@ -76,16 +83,18 @@ func startCluster(ctx context.Context, config Config, nodes int) (_ *cluster, er
 		return nil, err
 	}
 	c.pgConfig.Port, c.postgresURL = c.postgres.Port(), c.postgres.URL()
+	if config.Replica {
+		if err := c.addReplica(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.addNodes(ctx, nodes); err != nil {
 		return nil, err
 	}
 	if err := c.found(ctx); err != nil {
 		return nil, err
 	}
-	if c.planeAt, c.planeOps, err = freeTwo(); err != nil {
-		return nil, err
-	}
-	if err := c.startPlane(ctx); err != nil {
+	if err := c.addPlanes(ctx, planes); err != nil {
 		return nil, err
 	}
 	for i := range config.Edges {
@@ -138,16 +147,58 @@ func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-func (c *cluster) startPlane(ctx context.Context) (err error) {
-	c.plane, err = rig.Start(ctx, rig.Config{Path: c.config.Binary, Core: -1, Args: []string{
-		"writeplane", "--listen", c.planeAt, "--listen-operator", c.planeOps, "--postgres-url", c.postgresURL, "--nats-url", streamURLs(c.nodeAddresses()), "--stream-replicas", strconv.Itoa(len(c.nodes)),
-		"--trusted-proxy", "127.0.0.0/8", "--blob-url", "file://" + filepath.Join(c.dir, "blobs"),
+// addPlanes starts write planes, the first one first: so it is the one that publishes.
+func (c *cluster) addPlanes(ctx context.Context, count int) error {
+	var at []string
+	for range count {
+		p := &plane{}
+		var err error
+		if p.at, p.ops, err = freeTwo(); err != nil {
+			return err
+		}
+		c.planes, at = append(c.planes, p), append(at, p.at)
+	}
+	c.planeAt = at[0]
+	if count > 1 {
+		var err error
+		if c.balancer, err = newLink(at...); err != nil {
+			return err
+		}
+		c.planeAt = c.balancer.address()
+	}
+	for _, p := range c.planes {
+		if err := c.startPlane(ctx, p); err != nil {
+			return err
+		}
+		err := eventually(ctx, func() error { _, err := c.publisher(ctx); return err })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// blobs is a folder for one write plane. Several need a store that they share: none is
+// there, and nothing that the load does touches a file.
+func (c *cluster) blobs() string {
+	if len(c.planes) > 1 {
+		return "s3://rehearsal?region=us-east-1&use_path_style=true&endpoint=http://127.0.0.1:1"
+	}
+	return "file://" + filepath.Join(c.dir, "blobs")
+}
+
+func (c *cluster) startPlane(ctx context.Context, p *plane) (err error) {
+	p.Process, err = rig.Start(ctx, rig.Config{Path: c.config.Binary, Core: -1, Env: []string{"AWS_ACCESS_KEY_ID=none", "AWS_SECRET_ACCESS_KEY=none"}, Args: []string{
+		"writeplane", "--listen", p.at, "--listen-operator", p.ops, "--postgres-url", c.postgresURL, "--nats-url", streamURLs(c.nodeAddresses()), "--stream-replicas", strconv.Itoa(len(c.nodes)),
+		"--trusted-proxy", "127.0.0.0/8", "--blob-url", c.blobs(),
 	}})
 	if err != nil {
 		return err
 	}
-	return until(ctx, c.plane, "the write plane to be ready", func() error { return answers("http://" + c.planeOps + "/readyz") })
+	return until(ctx, p.Process, "a write plane to be ready", p.ready)
 }
+
+func (p *plane) ready() error { return answers("http://" + p.ops + "/readyz") }
 
 func (c *cluster) addEdge(ctx context.Context, i int) (err error) {
 	e := &edge{id: "edge-" + strconv.Itoa(i)}
@@ -183,6 +234,7 @@ func (c *cluster) startEdge(ctx context.Context, e *edge) (err error) {
 	if e.Process, err = rig.Start(ctx, rig.Config{Path: c.config.Binary, Core: -1, Args: e.args}); err != nil {
 		return err
 	}
+	e.life.Add(1)
 	return until(ctx, e.Process, "an edge to be ready", func() error { return answers("http://" + e.ops + "/readyz") })
 }
 
@@ -207,9 +259,11 @@ func (c *cluster) heal(ctx context.Context) error {
 			}
 		}
 	}
-	if ended(c.plane.Done()) {
-		if err := c.startPlane(ctx); err != nil {
-			return err
+	for _, p := range c.planes {
+		if ended(p.Done()) {
+			if err := c.startPlane(ctx, p); err != nil {
+				return err
+			}
 		}
 	}
 	for _, e := range c.edges {
@@ -219,7 +273,12 @@ func (c *cluster) heal(ctx context.Context) error {
 			}
 		}
 	}
-	return until(ctx, c.plane, "the write plane to be ready", func() error { return answers("http://" + c.planeOps + "/readyz") })
+	for _, p := range c.planes {
+		if err := until(ctx, p.Process, "a write plane to be ready", p.ready); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *cluster) restartPostgres(ctx context.Context) error {
@@ -228,7 +287,10 @@ func (c *cluster) restartPostgres(ctx context.Context) error {
 }
 
 func (c *cluster) processes() []*rig.Process {
-	all := []*rig.Process{c.plane}
+	var all []*rig.Process
+	for _, p := range c.planes {
+		all = append(all, p.Process)
+	}
 	for _, n := range c.nodes {
 		all = append(all, n.Process)
 	}
@@ -252,8 +314,13 @@ func (c *cluster) close() {
 			_ = unix.Unmount(e.data, 0)
 		}
 	}
-	if c.plane != nil {
-		c.plane.Kill()
+	for _, p := range c.planes {
+		if p.Process != nil {
+			p.Kill()
+		}
+	}
+	if c.balancer != nil {
+		c.balancer.close()
 	}
 	for _, n := range c.nodes {
 		if n.Process != nil {
@@ -262,6 +329,9 @@ func (c *cluster) close() {
 	}
 	if c.postgres != nil {
 		_ = c.postgres.Stop()
+	}
+	if c.replica != nil && c.replica.server != nil {
+		_ = c.replica.server.Stop()
 	}
 	_ = os.RemoveAll(c.dir)
 }

@@ -162,6 +162,7 @@ func (l *ledger) read(ctx context.Context, e *edge) {
 // handshake reads from an edge and notes a revision that falls. Each edge has one reader
 // at a time, so answers come in order.
 func (l *ledger) handshake(ctx context.Context, e *edge) ([]byte, error) {
+	life := e.life.Load()
 	answer, err := l.ask(ctx, e.at, "GET", "/api/v1/handshake?distinct_id=u", nil, nil)
 	if err != nil {
 		return nil, err
@@ -174,14 +175,14 @@ func (l *ledger) handshake(ctx context.Context, e *edge) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
+	if life != e.life.Load() {
+		return answer, nil // whose answer that is cannot be told
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if revision.Normal < e.highest.Normal || revision.Urgent < e.highest.Urgent {
-		if l.fallen == "" {
-			l.fallen = fmt.Sprintf("the revision at %s fell from %s to %s", e.id, e.highest, revision)
-		}
+	if fell := e.seen.next(life, revision, time.Now()); fell != "" && l.fallen == "" {
+		l.fallen = "the revision at " + e.id + " fell " + fell
 	}
-	e.highest = e.highest.Max(revision)
 	return answer, nil
 }
 

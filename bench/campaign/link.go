@@ -12,22 +12,24 @@ import (
 // be cut, slowed or made to lose what it carries.
 type link struct {
 	listener net.Listener
-	target   string
+	targets  []string // several: each connection goes to the next one that answers
+	turn     atomic.Int64
 	cut      atomic.Bool
 	delay    atomic.Int64 // nanoseconds before each piece is passed on
 	loss     atomic.Int64 // pieces of 1000 that are lost, and their connection with them
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
+	out   map[string]bool // targets that get no new connections
 	group sync.WaitGroup
 }
 
-func newLink(target string) (*link, error) {
+func newLink(targets ...string) (*link, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	l := &link{listener: listener, target: target, conns: map[net.Conn]struct{}{}}
+	l := &link{listener: listener, targets: targets, out: map[string]bool{}, conns: map[net.Conn]struct{}{}}
 	l.group.Go(l.accept)
 	return l, nil
 }
@@ -50,8 +52,8 @@ func (l *link) accept() {
 
 func (l *link) pass(near net.Conn) {
 	defer func() { _ = near.Close() }()
-	far, err := net.DialTimeout("tcp", l.target, time.Second)
-	if err != nil {
+	far := l.dial()
+	if far == nil {
 		return
 	}
 	defer func() { _ = far.Close() }()
@@ -63,6 +65,31 @@ func (l *link) pass(near net.Conn) {
 	both.Go(func() { l.copy(far, near) })
 	both.Go(func() { l.copy(near, far) })
 	both.Wait()
+}
+
+// dial connects to the target whose turn it is, or to the next one that is there.
+func (l *link) dial() net.Conn {
+	first := int(l.turn.Add(1))
+	for i := range l.targets {
+		target := l.targets[(first+i)%len(l.targets)]
+		l.mu.Lock()
+		out := l.out[target]
+		l.mu.Unlock()
+		if out {
+			continue
+		}
+		if far, err := net.DialTimeout("tcp", target, time.Second); err == nil {
+			return far
+		}
+	}
+	return nil
+}
+
+// drain keeps new connections from a target, as a load balancer does before a restart.
+func (l *link) drain(target string, out bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.out[target] = out
 }
 
 func (l *link) copy(to, from net.Conn) {

@@ -40,7 +40,7 @@ func (c *cluster) restore(l *ledger) action {
 			if _, err := c.command(ctx, "restored", "--postgres-url", c.postgresURL); err != nil {
 				return err
 			}
-			return eventually(ctx, func() error { return answers("http://" + c.planeOps + "/readyz") })
+			return eventually(ctx, c.planes[0].ready)
 		}}
 }
 

@@ -5,8 +5,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"skerry/bench/load"
+	"skerry/pkg/apikey"
 )
 
 // connect opens up to count connections to the edge.
@@ -136,7 +135,7 @@ func randomKeys(ctx context.Context, t *target) (string, []string, error) {
 			if sent.Add(1) >= most {
 				stop()
 			}
-			return load.Render("GET", "/api/v1/handshake?distinct_id=u", t.edge.Address, map[string]string{"X-Api-Key": "sk_live_" + rand.Text()}, nil)
+			return load.Render("GET", "/api/v1/handshake?distinct_id=u", t.edge.Address, map[string]string{"X-Api-Key": apikey.New("live")}, nil)
 		}
 	}
 	statuses := map[int]int64{}
@@ -236,25 +235,31 @@ func bombs(ctx context.Context, t *target) (string, []string, error) {
 	}
 	const most = 40
 	var sent atomic.Int64
-	statuses := map[int]int64{}
+	statuses := map[string]map[int]int{}
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	for i := range 4 {
 		path := []string{"/api/v1/batch", "/api/v1/track", "/api/pulse/responses", "/ofrep/v1/evaluate/flags"}[i]
 		request := load.Render("POST", path, t.edge.Address, map[string]string{"X-Api-Key": t.project.Key, "Content-Type": "application/json", "Content-Encoding": "gzip"}, body)
+		statuses[path] = map[int]int{}
 		group.Go(func() {
 			for ctx.Err() == nil && sent.Add(1) <= most {
 				status := once(t, request)
 				mu.Lock()
-				statuses[status]++
+				statuses[path][status]++
 				mu.Unlock()
 			}
 		})
 	}
 	group.Wait()
 	var broken []string
-	if statuses[200]+statuses[201] > 0 {
-		broken = append(broken, fmt.Sprintf("bombs were taken: %v", statuses))
+	for path, counts := range statuses {
+		for status := range counts {
+			if status < 400 || status == 500 {
+				broken = append(broken, fmt.Sprintf("bombs to %s were answered %v", path, counts))
+				break
+			}
+		}
 	}
 	return fmt.Sprintf("bodies of %d KB that unpack to 1 GB, to four routes, answered %v", len(body)>>10, statuses), broken, nil
 }
@@ -302,5 +307,3 @@ func headerFlood(ctx context.Context, t *target) (string, []string, error) {
 	}
 	return fmt.Sprintf("100,000 headers, a header of 4 MB, a path of 4 MB, answered %v (0: ended)", statuses), broken, nil
 }
-
-var errNoAnswer = errors.New("no answer")

@@ -95,9 +95,6 @@ var disguises = []disguise{
 	{"chunk's size with 0x", func(start, inner string) string {
 		return start + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("0x%x\r\n%s\r\n0\r\n\r\n", len(inner), inner)
 	}},
-	{"trailers", func(start, inner string) string {
-		return start + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + length(len(inner)) + "\r\n" + inner[:0] + "\r\n"
-	}},
 	{"body of a GET, forwarded", func(start, inner string) string {
 		return start + length(len(inner)) + "\r\n" + inner
 	}},
@@ -108,16 +105,19 @@ var paths = []string{"POST /api/v1/track", "POST /api/pulse/responses", "GET /ap
 
 // smuggling sends every disguise to every path; the flag must never be halted.
 func smuggling(ctx context.Context, t *target) (string, []string, error) {
+	// It takes as long as it takes, but no longer than this.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer stop()
 	inner := smuggled(t)
+	if err := control(ctx, t, inner); err != nil {
+		return "", nil, err
+	}
 	var broken []string
 	tried := 0
 	statuses := map[int]int{}
 	for _, path := range paths {
 		start := path + " HTTP/1.1\r\nHost: edge\r\nContent-Type: application/json\r\nX-Api-Key: " + t.project.Key + "\r\n"
 		for _, d := range disguises {
-			if ctx.Err() != nil {
-				return "", nil, fmt.Errorf("%d disguises were tried in the time: %w", tried, errNoAnswer)
-			}
 			for _, status := range converse(t, d.make(start, inner)) {
 				statuses[status]++
 			}
@@ -137,6 +137,19 @@ func smuggling(ctx context.Context, t *target) (string, []string, error) {
 	return fmt.Sprintf("%d requests with another one inside, answered %v", tried, statuses), broken, nil
 }
 
+// control shows that the smuggled request would do its work if anybody took it for one.
+func control(ctx context.Context, t *target, inner string) error {
+	statuses := converse(t, inner)
+	halted, err := isHalted(ctx, t)
+	if err != nil {
+		return err
+	}
+	if !halted {
+		return fmt.Errorf("the smuggled request has no effect when it is sent openly: answered %v", statuses)
+	}
+	return t.stage.Resume(ctx, t.project, "flag-000")
+}
+
 // converse sends bytes and gives the statuses of all answers until the edge has been
 // silent for a while or ended the connection.
 func converse(t *target, request string) (statuses []int) {
@@ -148,7 +161,7 @@ func converse(t *target, request string) (statuses []int) {
 	if _, err := io.WriteString(conn, request); err != nil {
 		return nil
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	_ = conn.SetReadDeadline(time.Now().Add(silence))
 	all, _ := io.ReadAll(conn)
 	reader := bufio.NewReader(bytes.NewReader(all))
 	for {
@@ -161,6 +174,10 @@ func converse(t *target, request string) (statuses []int) {
 		_ = response.Body.Close()
 	}
 }
+
+// silence is how long nothing must come before a conversation counts as over: long
+// enough for the way to the write plane and back.
+const silence = 250 * time.Millisecond
 
 func isHalted(ctx context.Context, t *target) (bool, error) {
 	count, err := stage.Query[int](ctx, t.stage, "SELECT count(*)::int FROM flags WHERE project_id = $1 AND key = 'flag-000' AND halted_at IS NOT NULL", t.project.ID)

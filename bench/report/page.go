@@ -23,7 +23,7 @@ func (r *Run) SavePage(path string) error {
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"number": number, "span": span, "ratio": ratio, "micros": micros, "percent": percent, "verdict": verdict, "median": Median,
-	"latencyPlot": latencyPlot, "throughputPlot": throughputPlot,
+	"latencyPlot": latencyPlot, "throughputPlot": throughputPlot, "seriesPlot": seriesPlot, "withSeries": withSeries,
 	"class": func(f Figure) string {
 		switch reached, known := f.Reached(); {
 		case !known:
@@ -56,6 +56,8 @@ server's core was at least 95% busy in both.</p>
 {{range .Figures}}{{if .Latency}}<figure>{{latencyPlot .}}<figcaption>{{.Scenario}}: {{.Name}}</figcaption></figure>{{end}}{{end}}
 <h2>Throughput over time</h2>
 {{range .Figures}}{{if .PerSecond}}<figure>{{throughputPlot .}}<figcaption>{{.Scenario}}: {{.Name}}</figcaption></figure>{{end}}{{end}}
+{{with withSeries .Figures}}<h2>Over time</h2>
+{{range .}}<figure>{{seriesPlot .Series}}<figcaption>{{.Scenario}}: {{.Name}}, {{.Series.Unit}}</figcaption></figure>{{end}}{{end}}
 </body></html>
 `))
 

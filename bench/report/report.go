@@ -55,7 +55,15 @@ type Figure struct {
 	TargetIsRatio bool       `json:"target_is_ratio,omitempty"`
 	Latency       []Quantile `json:"latency,omitempty"`
 	PerSecond     []int64    `json:"per_second,omitempty"`
+	Series        *Series    `json:"series,omitempty"`
 	Note          string     `json:"note,omitempty"`
+}
+
+// Series is how a figure went over time.
+type Series struct {
+	Unit   string    `json:"unit"`
+	Step   float64   `json:"step_seconds"`
+	Values []float64 `json:"values"`
 }
 
 // Quantile is a point of a latency distribution, in microseconds.

@@ -81,3 +81,25 @@ func TestSavedRunsComeBackAndThePageStandsAlone(t *testing.T) {
 		t.Error("an HTML page was read as a report")
 	}
 }
+
+func TestSeriesIsDrawnAndKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := run(1)
+	r.Figures[0].Series = &report.Series{Unit: "MB", Step: 60, Values: []float64{0, 10, 20}}
+	if err := r.Save(filepath.Join(dir, "run.json")); err != nil {
+		t.Fatal(err)
+	}
+	back, err := report.Load(filepath.Join(dir, "run.json"))
+	if err != nil || back.Figures[0].Series == nil || back.Figures[0].Series.Values[2] != 20 {
+		t.Fatalf("%+v %v", back, err)
+	}
+	if err := back.SavePage(filepath.Join(dir, "run.html")); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "run.html"))
+	// Three minutes; zero at the bottom, the highest at the top of a plot of 340 × 180.
+	if err != nil || !bytes.Contains(page, []byte(`points="44.0,156.0 187.0,86.0 330.0,16.0"`)) || !bytes.Contains(page, []byte("180 s")) {
+		t.Errorf("the series is not drawn: %v", err)
+	}
+}

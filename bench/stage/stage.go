@@ -120,6 +120,9 @@ func (s *Stage) StartCentre(ctx context.Context) (err error) {
 	return err
 }
 
+// Centre is the process of the centre, which changes at each StartCentre.
+func (s *Stage) Centre() *rig.Process { return s.centre }
+
 // KillCentre ends write plane, PostgreSQL, NATS and the centre's own edge at once.
 func (s *Stage) KillCentre() { s.centre.Kill() }
 

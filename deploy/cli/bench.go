@@ -13,6 +13,7 @@ import (
 	"skerry/bench/campaign"
 	"skerry/bench/hostile"
 	"skerry/bench/report"
+	"skerry/bench/soak"
 	"skerry/pkg/natsserver"
 )
 
@@ -22,6 +23,8 @@ type benchCommands struct {
 	Compare   benchCompare     `cmd:"" help:"Tell what changed between two saved reports beyond the noise."`
 	Faults    benchFaults      `cmd:"" help:"Break everything under load by seeded schedules, and balance the books."`
 	Hostile   benchHostile     `cmd:"" help:"Attack an edge as the Internet does, while a polite client measures what others notice."`
+	Soak      benchSoak        `cmd:"" help:"Keep a steady mixed load for long and watch memory, goroutines, files and latency."`
+	Scaleout  benchScaleout    `cmd:"" help:"Rehearse a large installation: take-over, rolling restart and failover under load."`
 	Yardstick yardstickCommand `cmd:"" hidden:""`
 	NATS      natsCommand      `cmd:"" name:"nats" hidden:""`
 }
@@ -88,10 +91,14 @@ type benchFaults struct {
 	Edges  int           `help:"Edges in each run." default:"2"`
 	Nodes  int           `help:"NATS servers in each run, 1 or 3; 0 takes 3 in every third." default:"0"`
 	Keep   string        `help:"File to which each run's result is appended as a line of JSON." type:"path" placeholder:"FILE"`
+	SumUp  string        `help:"Break nothing: print what such a file says, as tables in Markdown." type:"path" placeholder:"FILE"`
 }
 
 // Run breaks things.
 func (cmd *benchFaults) Run(ctx context.Context, streams Streams, version buildVersion) error {
+	if cmd.SumUp != "" {
+		return campaign.Summarize(cmd.SumUp, streams.Out)
+	}
 	binary, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -126,6 +133,43 @@ func (cmd *benchHostile) Run(ctx context.Context, streams Streams, version build
 		return usageError{err}
 	}
 	return hostile.Run(ctx, config)
+}
+
+type benchSoak struct {
+	Length time.Duration `help:"How long." default:"30m"`
+	Window time.Duration `help:"Time of one sample; 0 means a minute, or less in a short soak." default:"0s"`
+	Rate   float64       `help:"Requests a second." default:"5000"`
+	JSON   string        `name:"json" help:"File to save the report in." type:"path" placeholder:"FILE"`
+	HTML   string        `name:"html" help:"File to save the report in as one page with plots." type:"path" placeholder:"FILE"`
+}
+
+// Run soaks processes of its own.
+func (cmd *benchSoak) Run(ctx context.Context, streams Streams, version buildVersion) error {
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	config := soak.Config{
+		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
+		Length: cmd.Length, Window: cmd.Window, Rate: cmd.Rate, Out: streams.Out, JSON: cmd.JSON, HTML: cmd.HTML,
+	}
+	if err := config.Validate(); err != nil {
+		return usageError{err}
+	}
+	return soak.Run(ctx, config)
+}
+
+type benchScaleout struct {
+	Keep string `help:"File to which the result is appended as a line of JSON." type:"path" placeholder:"FILE"`
+}
+
+// Run rehearses with processes of its own.
+func (cmd *benchScaleout) Run(ctx context.Context, streams Streams, version buildVersion) error {
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	return campaign.Rehearse(ctx, campaign.Rehearsal{Binary: binary, Version: string(version), Log: cmd.Keep, Out: streams.Out})
 }
 
 // natsCommand is a NATS server as a process of its own, alone or one of several, for the
