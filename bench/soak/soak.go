@@ -157,8 +157,8 @@ func prepare(ctx context.Context, s *stage.Stage) (edge *stage.Edge, project sta
 				return load.Render("GET", "/api/v1/handshake?distinct_id=user-"+strconv.FormatInt(user.Add(1), 10), edge.Address, map[string]string{"X-Api-Key": project.Key}, nil)
 			}
 		}},
-		{name: "events", share: 0.38, status: 202, source: load.Same(load.Render("POST", "/api/v1/track", edge.Address, post,
-			[]byte(`{"event_name":"soak","distinct_id":"user","properties":{"plan":"pro","amount":1299}}`)))},
+		{name: "events", share: 0.38, status: 200, source: load.Same(load.Render("POST", "/api/v1/track", edge.Address, post,
+			[]byte(`{"event_name":"soak","distinct_id":"soak-user","properties":{"plan":"pro","amount":1299}}`)))},
 		{name: "submissions", share: 0.02, status: 201, source: load.Same(load.Render("POST", "/api/pulse/responses", edge.Address, post,
 			fmt.Appendf(nil, `{"survey_id":%q,"answers":{%q:9}}`, survey, questions[0])))},
 	}
