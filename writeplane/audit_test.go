@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"skerry/pkg/id"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
 	"skerry/writeplane/blobs"
@@ -253,6 +254,7 @@ func (m *managed) download(t testing.TB, address string) string {
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
+	openapitest.Check(t, "GET", response.Request.URL.Path, response.StatusCode, response.Header, body)
 	if err != nil || response.StatusCode != 200 || response.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Fatalf("%d %v %s", response.StatusCode, err, body)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/pkg/id"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/crashes"
@@ -284,6 +285,7 @@ func TestBodyWithoutLengthIsStoppedAtTheCap(t *testing.T) {
 	}
 	defer response.Body.Close()
 	answer, _ := io.ReadAll(response.Body)
+	openapitest.Check(t, "POST", request.URL.Path, response.StatusCode, response.Header, answer)
 	if response.StatusCode != 413 || string(answer) != `{"error":"payload_too_large"}` {
 		t.Errorf("%d %s", response.StatusCode, answer)
 	}

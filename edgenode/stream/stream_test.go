@@ -20,6 +20,7 @@ import (
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
 	"skerry/pkg/decide"
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/state"
 	"skerry/replication"
 )
@@ -79,6 +80,7 @@ func (e *edge) listen(header ...string) *listener {
 	e.t.Cleanup(func() { _ = response.Body.Close() })
 	l := &listener{e.t, response, bufio.NewScanner(response.Body)}
 	if response.StatusCode == 200 {
+		openapitest.Check(e.t, "GET", "/api/v1/stream", 200, response.Header, nil) // what it carries is each test's
 		l.expect(": open", "")
 	}
 	return l

@@ -15,6 +15,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5"
 
+	"skerry/pkg/openapi/openapitest"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
@@ -254,6 +255,7 @@ func TestKeySetHoldsThePublicKeyAlone(t *testing.T) {
 	if err := p.store.JWKS(recorder, httptest.NewRequest("GET", "/.well-known/jwks.json", nil), nil); err != nil {
 		t.Fatal(err)
 	}
+	openapitest.Check(t, "GET", "/.well-known/jwks.json", recorder.Code, recorder.Header(), recorder.Body.Bytes())
 	var set struct{ Keys []map[string]string }
 	if err := json.Unmarshal(recorder.Body.Bytes(), &set); err != nil || len(set.Keys) != 1 {
 		t.Fatalf("%s: %v", recorder.Body, err)

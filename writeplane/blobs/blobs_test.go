@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"skerry/pkg/openapi/openapitest"
 	"skerry/pkg/reply"
 	"skerry/writeplane/blobs/s3test"
 	"skerry/writeplane/postgres"
@@ -250,6 +251,7 @@ func TestFoldersURLOpensOneObjectByOneMethodUntilItExpires(t *testing.T) {
 		}
 		defer func() { _ = response.Body.Close() }()
 		body, _ := io.ReadAll(response.Body)
+		openapitest.Check(t, method, request.URL.EscapedPath(), response.StatusCode, response.Header, body)
 		return response.StatusCode, response.Header, string(body)
 	}
 	status, header, body := get("GET", address)

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +17,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"skerry/pkg/natsserver/natstest"
-	"skerry/pkg/problem"
+	"skerry/pkg/openapi/openapitest"
+	"skerry/pkg/reply"
 	"skerry/pkg/seal"
 	"skerry/replication/up"
 	"skerry/writeplane/blobs"
@@ -49,12 +49,8 @@ func newBundle(t *testing.T) *bundle {
 	m := New(store, sealer, ns.Connect(t))
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT "+up.PayloadPath+"{key...}", func(w http.ResponseWriter, r *http.Request) {
-		var said *problem.Error
-		switch err := m.Put(w, r, nil); {
-		case errors.As(err, &said):
-			http.Error(w, string(said.Body()), said.Kind.Status())
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+		if err := m.Put(w, r, nil); err != nil {
+			reply.Error(w, r, err)
 		}
 	})
 	server := httptest.NewServer(mux)
@@ -190,7 +186,12 @@ func TestTokenOpensOneObjectOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		answer, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
 		_ = res.Body.Close()
+		openapitest.Check(t, req.Method, req.URL.Path, res.StatusCode, res.Header, answer)
 		if res.StatusCode != c.status {
 			t.Errorf("%s: %d, want %d", what, res.StatusCode, c.status)
 		}
