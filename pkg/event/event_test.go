@@ -431,3 +431,18 @@ func BenchmarkBatchOf100(b *testing.B) {
 	}
 	b.ReportMetric(float64(d.n)/b.Elapsed().Seconds(), "events/s")
 }
+
+// A string that is longer than the window is still being read when the window has to move on for the first time.
+func TestMemberLongerThanTheWindowIsAFaultAndNotAPanic(t *testing.T) {
+	t.Parallel()
+	body := `{"operations":[{"type":"track","payload":{"event_name":"` + strings.Repeat("a", 3*WindowBytes) + `","distinct_id":"d"}}]}`
+	for name, cut := range map[string]int{"whole": len(body), "cut": len(body) - 100} {
+		var streamed record
+		_, fromStream := NewParser().BatchFrom(strings.NewReader(body[:cut]), receipt, &streamed)
+		var stored record
+		_, fromMemory := NewParser().Batch([]byte(body[:cut]), receipt, &stored)
+		if (fromStream == nil) != (fromMemory == nil) {
+			t.Errorf("%s: from a stream %v, from memory %v", name, fromStream, fromMemory)
+		}
+	}
+}

@@ -430,7 +430,8 @@ func (p *Parser) keepMembers() {
 }
 
 func (p *Parser) keep(m *member) {
-	if m.kind == '"' && m.kept == nil && !m.overlong {
+	// A member without an end is the one being read: the window holds it, and read keeps it when it has ended.
+	if m.kind == '"' && m.kept == nil && !m.overlong && m.to > m.from {
 		m.kept = append([]byte(nil), p.s.text(m.from, m.to)...)
 	}
 }
