@@ -548,3 +548,17 @@ func TestDeletedReleaseLosesItsFilesAndMayComeBack(t *testing.T) {
 	}
 	c.files(t, 3)
 }
+
+func TestArtifactIsDeletedOnlyWhileItsTagHolds(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	body, contentType := form(t, "kind", "js_sourcemap", "release", "1.0", "file", `app.js.map:{"version":3,"sources":["a.js"],"names":[],"mappings":"AAAA"}`)
+	made := call(t, c.server, "POST", "/api/v1/catch/symbols?project_id="+c.founding.ProjectID, body.String(), append(bearer(c.tokens["editor"]), "Content-Type", contentType)...)
+	path := "/api/v1/catch/symbols/" + member(answerOf(t, made), "artifact", "id").(string)
+	if got := call(t, c.server, "DELETE", path, "", append(bearer(c.tokens["editor"]), "If-Match", `"another"`)...); got.status != 412 || answerOf(t, got)["error"] != "precondition_failed" {
+		t.Errorf("another tag: %d %s", got.status, got.body)
+	}
+	if got := call(t, c.server, "DELETE", path, "", append(bearer(c.tokens["editor"]), "If-Match", made.header.Get("ETag"))...); got.status != 200 {
+		t.Errorf("its tag: %d %s", got.status, got.body)
+	}
+}

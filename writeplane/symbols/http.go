@@ -73,7 +73,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 
 // Delete serves DELETE /api/v1/catch/symbols/{id}.
 func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	if err := m.remove(r.Context(), c, r.PathValue("id")); err != nil {
+	if err := m.remove(r, c, r.PathValue("id")); err != nil {
 		return err
 	}
 	return reply.Deleted(w)

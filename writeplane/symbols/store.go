@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"skerry/pkg/id"
 	"skerry/pkg/problem"
+	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 )
@@ -171,7 +173,8 @@ func Touch(ctx context.Context, tx pgx.Tx, projectID, environment string, releas
 }
 
 // remove deletes an artifact; one that is deleted stays so. The file goes later.
-func (m *Module) remove(ctx context.Context, c *access.Call, artifactID string) error {
+func (m *Module) remove(r *http.Request, c *access.Call, artifactID string) error {
+	ctx := r.Context()
 	return m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
 		a, err := one(ctx, tx, artifactID, "FOR UPDATE OF a")
 		if err != nil {
@@ -182,6 +185,9 @@ func (m *Module) remove(ctx context.Context, c *access.Call, artifactID string) 
 		}
 		if a.DeletedAt != nil {
 			return nil
+		}
+		if err := reply.IfMatch(r, a.view()); err != nil {
+			return err
 		}
 		if _, err := tx.Exec(ctx, `UPDATE symbol_artifacts SET deleted_at = now() WHERE id = $1`, a.ID); err != nil {
 			return fmt.Errorf("delete artifact: %w", err)
