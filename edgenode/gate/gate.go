@@ -133,7 +133,7 @@ func (g *Gate) withoutKey(ctx *fasthttp.RequestCtx, f *Family) Pass {
 
 func (g *Gate) identify(hash apikey.Hash) Pass {
 	// Asked first: if state comes in between, the worst is one more 503.
-	ready := g.config.Views.Ready()
+	ready, faults := g.config.Views.Ready(), g.config.Views.Faults()
 	key, known := g.config.Views.Key(hash)
 	if known {
 		if env, ok := g.config.Views.Environment(key.ProjectID, key.Environment); ok {
@@ -143,7 +143,8 @@ func (g *Gate) identify(hash apikey.Hash) Pass {
 			return Pass{Key: key, Env: env}
 		}
 	}
-	if !ready {
+	// A key that could not be read is not unknown: a valid one must never hear 401 or 403.
+	if !ready || g.config.Views.Faults() != faults {
 		return Pass{Refusal: NoState}
 	}
 	return Pass{Refusal: UnknownKey}

@@ -111,6 +111,19 @@ func TestEdgeWithoutStateSaysUnavailableAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestKeyThatCannotBeReadIsNotUnknown(t *testing.T) {
+	t.Parallel()
+	w := edgetest.New(t, view.Hooks{})
+	w.Put(replication.KeySubject(apikey.Of("sk_live_damaged").String()), "no key's body")
+	for _, f := range []*gate.Family{gate.Ingestion, gate.Handshake, gate.Pulse} {
+		for range 2 { // nothing is remembered of the failure
+			if got, want := ask(w.Gate, f, request("9.9.9.9", "/", "x-api-key", "sk_live_damaged")), `503 {"error":"Service temporarily unavailable"}`; got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+	}
+}
+
 func TestAllowlistJudgesOriginsAndAddresses(t *testing.T) {
 	t.Parallel()
 	w := edgetest.New(t, view.Hooks{})

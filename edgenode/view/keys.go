@@ -36,8 +36,11 @@ func (s *Store) loadKey(hash apikey.Hash) (*Key, bool) {
 		})
 		return key, key != nil, err
 	})
-	if err != nil && !errors.Is(err, store.ErrNoState) {
-		s.log.Error("read an API key", "error", err)
+	if err != nil {
+		s.faults.Add(1)
+		if !errors.Is(err, store.ErrNoState) {
+			s.log.Error("read an API key", "error", err)
+		}
 	}
 	return key, ok && err == nil
 }

@@ -45,6 +45,7 @@ type Store struct {
 
 	minute atomic.Int64 // a coarse clock for the slots' use
 	fills  atomic.Int64
+	faults atomic.Uint64 // times that the disk could not be read
 }
 
 type envKey struct{ project, env string }
@@ -96,6 +97,10 @@ func (s *Store) Attach(disk *store.Store) {
 // Ready tells whether this edge has state to serve from. What is in memory is served even when it has not.
 func (s *Store) Ready() bool { return s.disk.Serving() }
 
+// Faults counts the times that a key or an environment could not be read from the disk. What is not found while it
+// rises is not known to be absent: damage that nobody has noticed yet looks the same.
+func (s *Store) Faults() uint64 { return s.faults.Load() }
+
 // Tick moves the clock by which the least used environments are found. It is to be called now and then.
 func (s *Store) Tick() { s.minute.Store(time.Now().Unix() / 60) }
 
@@ -133,6 +138,7 @@ func (s *Store) fill(of envKey) (*Environment, bool) {
 		return nil, false
 	case err != nil:
 		at.stale.Store(true)
+		s.faults.Add(1)
 		if !errors.Is(err, store.ErrNoState) {
 			s.log.Error("compile an environment", "project_id", of.project, "environment", of.env, "error", err)
 		}
