@@ -75,7 +75,8 @@ func TestBodyOf500MB(t *testing.T) {
 	}
 	t.Logf("%d operations in %s; heap at most %d MiB more", n, took.Round(time.Millisecond), most>>20)
 	// Pebble's memtables (four of 32 MiB lie outside the heap) and the client's own part are in it.
-	if most > 64<<20 {
+	// The race detector makes sync.Pool forget at random, so only the other build is held to it.
+	if !raced && most > 64<<20 {
 		t.Errorf("heap grew by %d MiB", most>>20)
 	}
 	count := 0
