@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strings"
 
 	"skerry/edgenode"
@@ -47,6 +48,12 @@ type edgeCommand struct {
 
 // Run serves until ctx ends.
 func (cmd *edgeCommand) Run(ctx context.Context) error {
+	// A group of events waits for the disk inside a system call. Where the scheduler has
+	// a single processor, everything else waits with it until the runtime notices (see
+	// docs/decisions/0003).
+	if runtime.GOMAXPROCS(0) == 1 {
+		runtime.GOMAXPROCS(2)
+	}
 	config := cmd.config()
 	config.ID, config.Data = cmd.ID, cmd.Data
 	config.Listen, config.OperatorListen = cmd.Listen, cmd.ListenOperator
