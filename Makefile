@@ -26,7 +26,7 @@ build: ## build bin/skerry
 test: postgres compiler node debugtools ## install what is missing and run all tests with the race detector
 	$(GO) test -race -timeout 12m $(PKG)
 	@# At full size, without the race detector's tenfold cost.
-	$(GO) test -run 'TestBodyOf500MB' ./edgenode/intake
+	$(GO) test -run 'TestBodyOf500MB|TestBombUnpacksToAGigabyte' ./edgenode/intake ./bench/hostile
 
 check: format-check vet staticcheck layout ## format, vet, staticcheck, layout (race tests: make test)
 

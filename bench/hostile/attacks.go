@@ -224,7 +224,10 @@ func bomb() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return packed.Bytes(), z.Close()
+	if err := z.Close(); err != nil { // before the bytes are taken: it writes the last of them
+		return nil, err
+	}
+	return packed.Bytes(), nil
 }
 
 // bombs sends bodies that unpack to a gigabyte, four at a time.

@@ -11,7 +11,7 @@ import (
 
 func TestBombUnpacksToAGigabyte(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
+	if testing.Short() || raced {
 		t.Skip("packs and unpacks a gigabyte")
 	}
 	packed, err := bomb()
