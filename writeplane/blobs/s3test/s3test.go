@@ -3,7 +3,9 @@
 package s3test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,6 +23,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
+// Some registries carry only part of the world's modules. What cannot be had is a
+// reason to skip; what does not build is not.
+var errNotInRegistry = errors.New("the module registry does not have the S3 server")
+
 // build builds the server once per process; Go's
 // build cache makes that quick from the second time on.
 var build = sync.OnceValues(func() (string, error) {
@@ -34,6 +40,9 @@ var build = sync.OnceValues(func() (string, error) {
 	command.Dir = filepath.Join(filepath.Dir(here), "testdata")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := command.CombinedOutput(); err != nil {
+		if bytes.Contains(out, []byte("reading http")) {
+			return "", fmt.Errorf("%w: %s", errNotInRegistry, out)
+		}
 		return "", fmt.Errorf("build the S3 server: %w\n%s", err, out)
 	}
 	return binary, nil
@@ -52,6 +61,9 @@ func New(t *testing.T) string {
 		t.Skip("builds and runs an S3 server")
 	}
 	binary, err := build()
+	if errors.Is(err, errNotInRegistry) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
