@@ -293,7 +293,7 @@ func (full) Operation(*Operation) error { return errFull }
 func TestGarbageIDs(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{
-		"a", "é", " a ", `"a"`, `' a '`, "0", "0000", "0-0 0", "---", "   ", "\t\n", `""`, `"`, `''`,
+		"a", "é", "日", "😀", `"😀"`, " a ", `"a"`, `' a '`, "0", "0000", "0-0 0", "---", "   ", "\t\n", `""`, `"`, `''`,
 		"00000000-0000-0000-0000-000000000000", strings.Repeat("x", 201), strings.Repeat("é", 201), "ab\x00c", "ab\xff",
 		"anonymous", "ANONYMOUS-user", "anon", "guest", "backend", "system", "user", "unknown", "distinct_id", "distinctid",
 		"id", "Email", "not_authenticated", "undefined", "NULL", "nil", "None", "NaN", "n/a", "NA", "true", "FALSE",
@@ -304,7 +304,7 @@ func TestGarbageIDs(t *testing.T) {
 		}
 	}
 	for _, id := range []string{
-		"ab", "éé", "u1", "00a", "-2", "1-", "anonymous2", "users", `""null""`, `"null'`, "null null", strings.Repeat("x", 200), strings.Repeat("é", 200),
+		"ab", "éé", "日本", "😀😀", "u1", "00a", "-2", "1-", "anonymous2", "users", `""null""`, `"null'`, "null null", strings.Repeat("x", 200), strings.Repeat("é", 200), strings.Repeat("😀", 200),
 		" " + strings.Repeat("x", 200) + " ", "10", "550e8400-e29b-41d4-a716-446655440000",
 	} {
 		if Garbage([]byte(id)) {

@@ -21,7 +21,7 @@ func Garbage(id []byte) bool {
 	if n := len(id); n >= 2 && (id[0] == '"' || id[0] == '\'') && id[n-1] == id[0] {
 		id = bytes.TrimSpace(id[1 : n-1])
 	}
-	if len(id) > maxID || len(id) < 2*minID { // bytes, not yet characters: most ids need no counting
+	if len(id) > maxID || len(id) < utf8.UTFMax*minID { // bytes, not yet characters: most ids need no counting
 		if n := utf8.RuneCount(id); n < minID || n > maxID {
 			return true
 		}
