@@ -211,8 +211,8 @@ func (c *cluster) handshake(edge int) (h handshake, ok bool) {
 // eventually asks an edge until its handshake is as wanted.
 func (c *cluster) eventually(edge int, wanted func(handshake) bool) handshake {
 	c.t.Helper()
-	deadline := time.After(time.Minute)
-	poll := time.NewTicker(time.Millisecond)
+	deadline := time.After(5 * time.Minute) // for what never comes: a busy machine is no failure
+	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for {
 		h, ok := c.handshake(edge)
