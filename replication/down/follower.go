@@ -61,6 +61,7 @@ type Follower struct {
 	config FollowerConfig
 	log    *slog.Logger
 	anew   bool // the next session shall not resume; only Run's goroutine looks at it
+	away   bool // the log says that the centre is away; only Run's goroutine looks at it
 
 	mu     sync.Mutex
 	status FollowerStatus
@@ -133,7 +134,11 @@ func (f *Follower) Run(ctx context.Context) error {
 			pause = 20 * time.Millisecond
 		}
 		f.note(func(s *FollowerStatus) { s.Err = err; s.Filling = false })
-		f.log.Info("follow state anew", "reason", err, "in", pause)
+		f.log.Debug("follow state anew", "reason", err, "in", pause)
+		if pause == longest && !f.away { // a start and a short break are nothing to tell
+			f.log.Warn("the centre cannot be followed, the last known state is served", "reason", err)
+			f.away = true
+		}
 		sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}
@@ -169,6 +174,10 @@ func (f *Follower) session(ctx context.Context) error {
 	defer cancel(nil) // before the wait: deferred calls run backwards
 	watching.Go(func() { cancel(f.watch(ctx, r)) })
 	f.note(func(s *FollowerStatus) { s.Err = nil })
+	if f.away {
+		f.log.Info("the centre is followed again")
+		f.away = false
+	}
 	for {
 		msg, err := r.next(ctx, messages)
 		switch {

@@ -116,7 +116,11 @@ func (l *laneWriter) takeOver(ctx context.Context) error {
 		return err
 	}
 	if verdict.broken != "" {
-		l.log.Warn("a new epoch begins", "reason", verdict.broken, "epoch", head.Epoch.String(), "seen", verdict.seen)
+		level := slog.LevelWarn
+		if head.Timeline == "" {
+			level = slog.LevelInfo // nothing broke: it was asked for
+		}
+		l.log.Log(ctx, level, "a new epoch begins", "reason", verdict.broken, "epoch", head.Epoch.String(), "seen", verdict.seen)
 		if head, err = l.publisher.ledger.Renew(ctx, l.lane, verdict.seen); err != nil {
 			return fmt.Errorf("begin a new epoch: %w", err)
 		}
