@@ -31,7 +31,8 @@ func TestNoBodyMakesAFault(t *testing.T) {
 			t.Helper()
 			status, answer := w.do(method, path, body, bearer(w.owner)...)
 			text := fmt.Sprint(answer)
-			if status >= 500 || strings.Contains(text, "SQLSTATE") || strings.Contains(text, "pgx") || strings.Contains(text, ".go:") {
+			leaks := strings.Contains(text, "SQLSTATE") || strings.Contains(text, "pgx") || strings.Contains(text, ".go:")
+			if status >= 500 || status >= 400 && leaks { // a success may show a random secret with any letters
 				t.Errorf("%s %.200s: %d %.300s", l.route, body, status, text)
 			}
 			if status >= 400 && answer["error"] == nil {

@@ -1,6 +1,14 @@
 // Package page reads the paging parameters of list endpoints and signs cursors
 // (supplement §1): limit 1–200, default 50; a cursor is opaque, bound to the
 // filters it was made with, and refused when altered.
+//
+// A handler opens the window that a request asks for, reads one row more than the
+// window shows, and cuts:
+//
+//	window, err := signer.Open(r.URL.Query(), "flags", filters, &after)
+//	rows, err := list(ctx, after, window.Fetch())
+//	rows, next := page.Cut(window, rows, func(f *Flag) any { return position{f.Key, f.ID} })
+//	page.List("flags", rows, next)
 package page
 
 import (
@@ -27,8 +35,8 @@ var (
 	ErrCursor = problem.Newf(problem.Invalid, "invalid_cursor", "the cursor was altered, or its filters were changed")
 )
 
-// Limit reads `limit` from a query.
-func Limit(query url.Values) (int, error) {
+// limitOf reads `limit` from a query.
+func limitOf(query url.Values) (int, error) {
 	if !query.Has("limit") {
 		return DefaultLimit, nil
 	}
@@ -53,65 +61,97 @@ func NewSigner(secret []byte) *Signer {
 
 const macLen = 16
 
-// Encode makes a cursor out of a position (anything that marshals as JSON) for a
-// list, named by its path, under its filters (the query's own parameters).
-func (s *Signer) Encode(list string, filters url.Values, position any) string {
+// Window is the part of a list that one request asks for.
+type Window struct {
+	// Limit is how many rows the answer shows at the most.
+	Limit int
+
+	signer  *Signer
+	list    string
+	filters url.Values
+}
+
+// Open reads `limit` and `cursor` of a query. list names the list and whatever decides
+// what this caller sees of it; filters are the parameters that narrow it, as they are
+// understood (a default is a filter too). after takes the position behind which the
+// window begins, anything that reads from JSON; without a cursor it stays as it is.
+func (s *Signer) Open(query url.Values, list string, filters url.Values, after any) (Window, error) {
+	limit, err := limitOf(query)
+	if err != nil {
+		return Window{}, err
+	}
+	w := Window{Limit: limit, signer: s, list: list, filters: filters}
+	if cursor := query.Get("cursor"); cursor != "" {
+		err = w.open(cursor, after)
+	}
+	return w, err
+}
+
+func (w Window) open(cursor string, after any) error {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
+	if err != nil || len(raw) < macLen {
+		return ErrCursor
+	}
+	body := raw[macLen:]
+	if !hmac.Equal(raw[:macLen], w.mac(body)) {
+		return ErrCursor
+	}
+	if err := json.Unmarshal(body, after); err != nil {
+		return fmt.Errorf("open a cursor of ours: %w", err)
+	}
+	return nil
+}
+
+// Fetch is how many rows to read: one more than is shown tells whether others follow.
+func (w Window) Fetch() int { return w.Limit + 1 }
+
+// Cursor opens the window behind a position, anything that marshals as JSON.
+func (w Window) Cursor(position any) *string {
 	body, err := json.Marshal(position)
 	if err != nil {
 		panic("BUG: cursor position does not marshal: " + err.Error())
 	}
-	return base64.RawURLEncoding.EncodeToString(append(s.mac(list, filters, body), body...))
-}
-
-// Decode opens the query's `cursor` into position; ok is false when there is none.
-func (s *Signer) Decode(list string, query url.Values, position any) (ok bool, err error) {
-	if query.Get("cursor") == "" {
-		return false, nil
-	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(query.Get("cursor"))
-	if err != nil || len(raw) < macLen {
-		return false, ErrCursor
-	}
-	body := raw[macLen:]
-	if !hmac.Equal(raw[:macLen], s.mac(list, query, body)) {
-		return false, ErrCursor
-	}
-	if err := json.Unmarshal(body, position); err != nil {
-		return false, fmt.Errorf("open a cursor of ours: %w", err)
-	}
-	return true, nil
+	cursor := base64.RawURLEncoding.EncodeToString(append(w.mac(body), body...))
+	return &cursor
 }
 
 // mac binds body to the list and its filters; cursor and limit are no filters.
-func (s *Signer) mac(list string, filters url.Values, body []byte) []byte {
+func (w Window) mac(body []byte) []byte {
 	bound := url.Values{}
-	for name, values := range filters {
+	for name, values := range w.filters {
 		if name != "cursor" && name != "limit" {
 			bound[name] = values
 		}
 	}
-	h := hmac.New(sha256.New, s.secret)
-	_, _ = fmt.Fprintf(h, "%s\x00%s\x00", list, bound.Encode())
+	h := hmac.New(sha256.New, w.signer.secret)
+	_, _ = fmt.Fprintf(h, "%s\x00%s\x00", w.list, bound.Encode())
 	_, _ = h.Write(body)
 	return h.Sum(nil)[:macLen]
 }
 
-// Cut splits limit+1 fetched rows into a page and whether more follow.
-func Cut[T any](rows []T, limit int) (page []T, more bool) {
-	if len(rows) > limit {
-		return rows[:limit], true
+// Cut splits Fetch rows into those that are shown and the cursor to those behind them,
+// nil when there are none. place is the position of the last row shown.
+func Cut[R any](w Window, rows []R, place func(R) any) (shown []R, next *string) {
+	if len(rows) <= w.Limit {
+		return rows, nil
 	}
-	return rows, false
+	shown = rows[:w.Limit]
+	return shown, w.Cursor(place(shown[w.Limit-1]))
 }
 
-// List is the body of a list answer under its plural name.
-func List[T any](plural string, rows []T, next string, more bool) map[string]any {
+// Views are the rows as they are shown.
+func Views[R, V any](rows []R, view func(R) V) []V {
+	views := make([]V, len(rows))
+	for i, row := range rows {
+		views[i] = view(row)
+	}
+	return views
+}
+
+// List is the body of a list answer under its plural name; next is nil on the last page.
+func List[V any](plural string, rows []V, next *string) map[string]any {
 	if rows == nil {
-		rows = []T{}
+		rows = []V{}
 	}
-	body := map[string]any{plural: rows, "has_more": more, "next_cursor": nil}
-	if more {
-		body["next_cursor"] = next
-	}
-	return body
+	return map[string]any{plural: rows, "has_more": next != nil, "next_cursor": next}
 }

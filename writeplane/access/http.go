@@ -42,17 +42,14 @@ func (m *Module) JWKS(w http.ResponseWriter, r *http.Request, c *Call) error {
 func listed[R any, V any](m *Module, w http.ResponseWriter, r *http.Request, c *Call, plural, sql string, args []any,
 	scan pgx.RowToFunc[R], view func(R) V, rowID func(R) string) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	// What a caller sees is a filter too: a cursor is good for its own sight only.
 	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
 	var after *string
-	if _, err := m.access.cursors.Decode(list, query, &after); err != nil {
+	window, err := m.access.cursors.Open(query, list, query, &after)
+	if err != nil {
 		return err
 	}
-	rows, err := m.access.pool.Query(r.Context(), sql, append(args, after, limit+1)...)
+	rows, err := m.access.pool.Query(r.Context(), sql, append(args, after, window.Fetch())...)
 	if err != nil {
 		return fmt.Errorf("list %s: %w", plural, err)
 	}
@@ -60,16 +57,8 @@ func listed[R any, V any](m *Module, w http.ResponseWriter, r *http.Request, c *
 	if err != nil {
 		return fmt.Errorf("list %s: %w", plural, err)
 	}
-	shown, more := page.Cut(found, limit)
-	views := make([]V, len(shown))
-	for i, row := range shown {
-		views[i] = view(row)
-	}
-	next := ""
-	if more {
-		next = m.access.cursors.Encode(list, query, rowID(shown[len(shown)-1]))
-	}
-	return reply.JSON(w, http.StatusOK, page.List(plural, views, next, more))
+	found, next := page.Cut(window, found, func(row R) any { return rowID(row) })
+	return reply.JSON(w, http.StatusOK, page.List(plural, page.Views(found, view), next))
 }
 
 // GetOrganization is GET /api/v1/organization.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -204,6 +205,22 @@ func readProject(ctx context.Context, q Querier, projectID, lock string) (Projec
 		return ProjectRow{}, fmt.Errorf("read project: %w", err)
 	}
 	return row, nil
+}
+
+// ErrEnvironment is the 400 of an environment that is neither of the two.
+var ErrEnvironment = problem.New(problem.Invalid, "environment must be live or test")
+
+// Environment is the environment that a management call means: the query's, else
+// otherwise.
+func Environment(query url.Values, otherwise string) (string, error) {
+	if !query.Has("environment") {
+		return otherwise, nil
+	}
+	env := query.Get("environment")
+	if env != apikey.Live && env != apikey.Test {
+		return "", ErrEnvironment
+	}
+	return env, nil
 }
 
 // ErrProjectRequired is the 400 of a call that does not say which project it means.

@@ -105,19 +105,13 @@ func (m *Module) list(w http.ResponseWriter, r *http.Request, c *access.Call, pr
 		return err
 	}
 	q.OrganizationID, q.Projects = c.Caller.OrganizationID, projects
-	limit, err := page.Limit(query)
+	// What a caller sees is a filter too: a cursor is good for its own sight only.
+	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
+	window, err := m.access.Cursors().Open(query, list, query, &q.After)
 	if err != nil {
 		return err
 	}
-	// What a caller sees is a filter too: a cursor is good for its own sight only.
-	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
-	var after Position
-	if resumed, err := m.access.Cursors().Decode(list, query, &after); err != nil {
-		return err
-	} else if resumed {
-		q.After = &after
-	}
-	q.Limit = limit + 1
+	q.Limit = window.Fetch()
 	entries := make([]view, 0, q.Limit)
 	var places []Position
 	if projects == nil || len(projects) > 0 {
@@ -130,12 +124,8 @@ func (m *Module) list(w http.ResponseWriter, r *http.Request, c *access.Call, pr
 	if err != nil {
 		return err
 	}
-	shown, more := page.Cut(entries, limit)
-	next := ""
-	if more {
-		next = m.access.Cursors().Encode(list, query, places[limit-1])
-	}
-	return reply.JSON(w, http.StatusOK, page.List("entries", shown, next, more))
+	shown, next := page.Cut(window, entries, func(view) any { return places[window.Limit-1] })
+	return reply.JSON(w, http.StatusOK, page.List("entries", shown, next))
 }
 
 // parseFilters reads what list and export have in common, and the order.

@@ -141,13 +141,10 @@ func covers(c access.Caller, f filters) bool {
 // ListSchedules is GET /api/v1/audit/export-schedules.
 func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
 	var after *string
-	if _, err := m.access.Cursors().Decode(list, query, &after); err != nil {
+	window, err := m.access.Cursors().Open(query, list, query, &after)
+	if err != nil {
 		return err
 	}
 	// An organization's schedules are few; those out of sight are left out here.
@@ -165,12 +162,8 @@ func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access
 			views = append(views, s.view())
 		}
 	}
-	shown, more := page.Cut(views, limit)
-	next := ""
-	if more {
-		next = m.access.Cursors().Encode(list, query, shown[limit-1].ID)
-	}
-	return reply.JSON(w, http.StatusOK, page.List("export_schedules", shown, next, more))
+	shown, next := page.Cut(window, views, func(s scheduleView) any { return s.ID })
+	return reply.JSON(w, http.StatusOK, page.List("export_schedules", shown, next))
 }
 
 // CreateSchedule is POST /api/v1/audit/export-schedules.

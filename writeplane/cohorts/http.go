@@ -28,34 +28,21 @@ func New(store *commit.Store, access *access.Store) *Module {
 
 // List serves GET /api/v1/cohorts: in order of name, without members.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"project": {project.ID}, "cursor": query["cursor"]}
 	var after string
-	if _, err := m.access.Cursors().Decode("cohorts", filters, &after); err != nil {
-		return err
-	}
-	found, err := list(r.Context(), m.store.Pool(), project.ID, after, limit+1)
+	window, err := m.access.Cursors().Open(r.URL.Query(), "cohorts", url.Values{"project": {project.ID}}, &after)
 	if err != nil {
 		return err
 	}
-	found, more := page.Cut(found, limit)
-	rows := make([]view, len(found))
-	for i, c := range found {
-		rows[i] = c.view()
+	found, err := list(r.Context(), m.store.Pool(), project.ID, after, window.Fetch())
+	if err != nil {
+		return err
 	}
-	next := ""
-	if more {
-		next = m.access.Cursors().Encode("cohorts", filters, found[len(found)-1].Name)
-	}
-	return reply.JSON(w, http.StatusOK, page.List("cohorts", rows, next, more))
+	found, next := page.Cut(window, found, func(c *Cohort) any { return c.Name })
+	return reply.JSON(w, http.StatusOK, page.List("cohorts", page.Views(found, (*Cohort).view), next))
 }
 
 // Create serves POST /api/v1/cohorts.

@@ -47,15 +47,11 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 // until exclusive; release, platform and distinct_id narrow it.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	limit, err := paging.Limit(query)
-	if err != nil {
-		return err
-	}
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"project": {project.ID}, "environment": {"live"}, "cursor": query["cursor"]}
+	filters := url.Values{"project": {project.ID}, "environment": {"live"}}
 	for _, name := range []string{"environment", "release", "platform", "distinct_id", "since", "until"} {
 		if v := query.Get(name); v != "" {
 			filters.Set(name, v)
@@ -76,26 +72,22 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		return err
 	}
 	var after position
-	if _, err := m.access.Cursors().Decode("crashes", filters, &after); err != nil {
-		return err
-	}
-	found, err := page(r.Context(), m.store.Pool(), project.ID, filters, since, until, after, limit+1)
+	window, err := m.access.Cursors().Open(query, "crashes", filters, &after)
 	if err != nil {
 		return err
 	}
-	found, more := paging.Cut(found, limit)
+	found, err := page(r.Context(), m.store.Pool(), project.ID, filters, since, until, after, window.Fetch())
+	if err != nil {
+		return err
+	}
+	found, next := paging.Cut(window, found, func(e *Event) any { return position{e.Timestamp, e.ID} })
 	views := make([]view, len(found))
 	for i, e := range found {
 		if views[i], err = e.view(); err != nil {
 			return err
 		}
 	}
-	next := ""
-	if more {
-		last := found[len(found)-1]
-		next = m.access.Cursors().Encode("crashes", filters, position{last.Timestamp, last.ID})
-	}
-	return reply.JSON(w, http.StatusOK, paging.List("events", views, next, more))
+	return reply.JSON(w, http.StatusOK, paging.List("events", views, next))
 }
 
 func bound(filters url.Values, name string) (time.Time, error) {

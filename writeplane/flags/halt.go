@@ -82,7 +82,7 @@ func readHalt(body []byte) (haltRequest, error) {
 	if env := members["environment"]; env != nil {
 		in.Environment, _ = env.(string)
 		if in.Environment != "live" && in.Environment != "test" {
-			return in, ErrEnvironment
+			return in, access.ErrEnvironment
 		}
 	}
 	if url, ok := members["evidence_url"].(string); ok {
@@ -205,7 +205,7 @@ func readResume(r *http.Request) (env, note string, err error) {
 		return "", "", err
 	}
 	if given && env != "live" && env != "test" {
-		return "", "", ErrEnvironment
+		return "", "", access.ErrEnvironment
 	}
 	return env, note, nil
 }

@@ -10,7 +10,6 @@ import (
 	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/page"
-	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
@@ -28,29 +27,10 @@ func New(store *commit.Store, access *access.Store) *Module {
 	return &Module{store: store, access: access}
 }
 
-// ErrEnvironment is the 400 of an environment that is neither of the two.
-var ErrEnvironment = problem.New(problem.Invalid, "environment must be live or test")
-
-// environment reads the query's environment; otherwise stands for an absent one.
-func environment(query url.Values, otherwise string) (string, error) {
-	if !query.Has("environment") {
-		return otherwise, nil
-	}
-	env := query.Get("environment")
-	if env != "live" && env != "test" {
-		return "", ErrEnvironment
-	}
-	return env, nil
-}
-
 // List serves GET /api/v1/switch/flags: in order of key, of both environments unless one is named.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
-	env, err := environment(query, "")
+	env, err := access.Environment(query, "")
 	if err != nil {
 		return err
 	}
@@ -58,26 +38,17 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"environment": {env}, "project": {project.ID}, "cursor": query["cursor"]}
 	var after position
-	if _, err := m.access.Cursors().Decode("flags", filters, &after); err != nil {
-		return err
-	}
-	found, err := list(r.Context(), m.store.Pool(), project.ID, env, after, limit+1)
+	window, err := m.access.Cursors().Open(query, "flags", url.Values{"environment": {env}, "project": {project.ID}}, &after)
 	if err != nil {
 		return err
 	}
-	found, more := page.Cut(found, limit)
-	rows := make([]fullView, len(found))
-	for i, f := range found {
-		rows[i] = f.full()
+	found, err := list(r.Context(), m.store.Pool(), project.ID, env, after, window.Fetch())
+	if err != nil {
+		return err
 	}
-	next := ""
-	if more {
-		last := found[len(found)-1]
-		next = m.access.Cursors().Encode("flags", filters, position{last.Key, last.ID})
-	}
-	return reply.JSON(w, http.StatusOK, page.List("flags", rows, next, more))
+	found, next := page.Cut(window, found, func(f *Flag) any { return position{f.Key, f.ID} })
+	return reply.JSON(w, http.StatusOK, page.List("flags", page.Views(found, (*Flag).full), next))
 }
 
 // Create serves POST /api/v1/switch/flags.
@@ -122,7 +93,7 @@ func (f *Flag) readKind(in *form.Form) {
 func (m *Module) find(r *http.Request, c *access.Call, otherwise string) (*Flag, error) {
 	idOrKey := r.PathValue("id_or_key")
 	query := r.URL.Query()
-	env, err := environment(query, otherwise)
+	env, err := access.Environment(query, otherwise)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,16 +15,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"skerry/pkg/apikey"
 	"skerry/pkg/instant"
-	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/replication/up"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 )
-
-// ErrEnvironment refuses an `environment` that is neither live nor test.
-var ErrEnvironment = problem.New(problem.Invalid, "environment must be live or test")
 
 // Module answers questions about persons.
 type Module struct {
@@ -45,27 +41,16 @@ func ScopeOf(ctx context.Context, a *access.Store, c *access.Call, r *http.Reque
 	if err != nil {
 		return Scope{}, project, err
 	}
-	environment, err := EnvironmentOf(r.URL.Query())
+	name, err := access.Environment(r.URL.Query(), apikey.Live)
 	if err != nil {
 		return Scope{}, project, err
 	}
+	environment, _ := up.ParseEnvironment(name) // it knows the same two
 	id, err := uuid.Parse(project.ID)
 	if err != nil {
 		return Scope{}, project, fmt.Errorf("project id %q: %w", project.ID, err)
 	}
 	return Scope{Project: id, Environment: environment}, project, nil
-}
-
-// EnvironmentOf reads query `environment`.
-func EnvironmentOf(query url.Values) (up.Environment, error) {
-	if !query.Has("environment") {
-		return up.Live, nil
-	}
-	environment, ok := up.ParseEnvironment(query.Get("environment"))
-	if !ok {
-		return 0, ErrEnvironment
-	}
-	return environment, nil
 }
 
 // person is the answer's member (supplement §3).

@@ -16,7 +16,6 @@ import (
 	"skerry/pkg/event"
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
-	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/replication/up"
 	"skerry/writeplane/access"
@@ -77,23 +76,21 @@ func (m *Module) DeadLetters(w http.ResponseWriter, r *http.Request, c *access.C
 	if err != nil {
 		return err
 	}
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	after := letterPlace{ReceivedAt: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), ID: uuid.Max}
-	if _, err := m.cursors.Decode(r.URL.Path, query, &after); err != nil {
-		return err
-	}
-	letters, more, err := m.store.letters(ctx, scope, after, limit)
+	window, err := m.cursors.Open(query, r.URL.Path, query, &after)
 	if err != nil {
 		return err
 	}
-	next := json.RawMessage("null")
+	letters, more, err := m.store.letters(ctx, scope, after, window.Limit)
+	if err != nil {
+		return err
+	}
+	var cursor *string
 	if more {
 		last := letters[len(letters)-1]
-		next, _ = json.Marshal(m.cursors.Encode(r.URL.Path, query, letterPlace{last.receivedAt.UnixMicro(), last.id})) // a string always marshals
+		cursor = window.Cursor(letterPlace{last.receivedAt.UnixMicro(), last.id})
 	}
+	next, _ := json.Marshal(cursor) // a string always marshals, and so does its absence
 	writeHeader(w)
 	_, _ = io.WriteString(w, `{"dead_letters":[`)
 	for i := range letters {

@@ -57,62 +57,55 @@ type filter struct {
 
 // Events serves GET /api/v1/events.
 func (m *Module) Events(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	ctx, query := r.Context(), r.URL.Query()
-	f, limit, err := m.eventFilter(r, c)
+	ctx := r.Context()
+	f, window, err := m.eventFilter(r, c)
 	if err != nil {
 		return err
 	}
 	if f == nil {
-		return reply.JSON(w, http.StatusOK, page.List[entry]("events", nil, "", false))
+		return reply.JSON(w, http.StatusOK, page.List[entry]("events", nil, nil))
 	}
-	events, more, err := m.store.find(ctx, *f, limit)
+	events, more, err := m.store.find(ctx, *f, window.Limit)
 	if err != nil {
 		return err
 	}
-	next := ""
+	var next *string
 	if more {
 		last := events[len(events)-1]
-		next = m.cursors.Encode(r.URL.Path, query, place{last.Timestamp.UnixMicro(), last.ID})
+		next = window.Cursor(place{last.Timestamp.UnixMicro(), last.ID})
 	}
 	if err := showResolved(ctx, m.store.db.App, f.scope, events); err != nil {
 		return err
 	}
-	return reply.JSON(w, http.StatusOK, page.List("events", events, next, more))
+	return reply.JSON(w, http.StatusOK, page.List("events", events, next))
 }
 
 // eventFilter reads the query. It is nil when nothing can match.
-func (m *Module) eventFilter(r *http.Request, c *access.Call) (*filter, int, error) {
+func (m *Module) eventFilter(r *http.Request, c *access.Call) (_ *filter, window page.Window, err error) {
 	ctx, query := r.Context(), r.URL.Query()
 	scope, _, err := identity.ScopeOf(ctx, m.access, c, r)
 	if err != nil {
-		return nil, 0, err
+		return nil, window, err
 	}
 	f := &filter{scope: scope, name: query.Get("event_name")}
 	if f.since, f.until, err = times(query); err != nil {
-		return nil, 0, err
+		return nil, window, err
 	}
-	limit, err := page.Limit(query)
-	if err != nil {
-		return nil, 0, err
-	}
-	var after place
-	if ok, err := m.cursors.Decode(r.URL.Path, query, &after); err != nil {
-		return nil, 0, err
-	} else if ok {
-		f.after = &after
+	if window, err = m.cursors.Open(query, r.URL.Path, query, &f.after); err != nil {
+		return nil, window, err
 	}
 	id := query.Get("distinct_id")
 	for _, text := range []string{id, f.name} {
 		if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
-			return nil, 0, nil // no stored text is like that
+			return nil, window, nil // no stored text is like that
 		}
 	}
 	if id != "" {
 		if f.persons, err = identity.Members(ctx, m.store.db.App, scope, id); err != nil {
-			return nil, 0, err
+			return nil, window, err
 		}
 	}
-	return f, limit, nil
+	return f, window, nil
 }
 
 // There is an index by person, but none by time that could be read in order: only a

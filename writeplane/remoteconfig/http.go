@@ -33,38 +33,25 @@ func New(store *commit.Store, access *access.Store) *Module {
 // List serves GET /api/v1/config/items: in order of key, of both environments unless one is named.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
+	env, err := access.Environment(query, "")
 	if err != nil {
 		return err
-	}
-	env := query.Get("environment")
-	if query.Has("environment") && env != "live" && env != "test" {
-		return ErrEnvironment
 	}
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"environment": {env}, "project": {project.ID}, "cursor": query["cursor"]}
 	var after position
-	if _, err := m.access.Cursors().Decode("config/items", filters, &after); err != nil {
-		return err
-	}
-	found, err := list(r.Context(), m.store.Pool(), project.ID, env, after, limit+1)
+	window, err := m.access.Cursors().Open(query, "config/items", url.Values{"environment": {env}, "project": {project.ID}}, &after)
 	if err != nil {
 		return err
 	}
-	found, more := page.Cut(found, limit)
-	rows := make([]view, len(found))
-	for n, i := range found {
-		rows[n] = i.view()
+	found, err := list(r.Context(), m.store.Pool(), project.ID, env, after, window.Fetch())
+	if err != nil {
+		return err
 	}
-	next := ""
-	if more {
-		last := found[len(found)-1]
-		next = m.access.Cursors().Encode("config/items", filters, position{last.Key, last.ID})
-	}
-	return reply.JSON(w, http.StatusOK, page.List("items", rows, next, more))
+	found, next := page.Cut(window, found, func(i *Item) any { return position{i.Key, i.ID} })
+	return reply.JSON(w, http.StatusOK, page.List("items", page.Views(found, (*Item).view), next))
 }
 
 // Create serves POST /api/v1/config/items.

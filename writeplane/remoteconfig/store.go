@@ -21,7 +21,6 @@ var (
 	ErrVersionNotFound = problem.New(problem.NotFound, "Version not found for this item")
 	ErrVersionRequired = problem.New(problem.Invalid, "version_id is required")
 	ErrExists          = problem.New(problem.Conflict, "already_exists")
-	ErrEnvironment     = problem.New(problem.Invalid, "environment must be live or test")
 )
 
 const selectItem = `

@@ -22,29 +22,21 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		return err
 	}
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	status := query.Get("status")
 	if status != "" && !slices.Contains([]string{survey.Draft, survey.Published, survey.Closed, survey.Archived}, status) {
 		return problem.Newf(problem.Invalid, "invalid_status", "status must be draft, published, closed or archived")
 	}
-	list := "surveys of " + project.ID
 	var after string
-	if _, err := m.access.Cursors().Decode(list, query, &after); err != nil {
-		return err
-	}
-	rows, err := heads(r.Context(), m.store.Pool(), project.ID, status, after, limit+1)
+	window, err := m.access.Cursors().Open(query, "surveys of "+project.ID, query, &after)
 	if err != nil {
 		return err
 	}
-	rows, more := page.Cut(rows, limit)
-	next := ""
-	if more {
-		next = m.access.Cursors().Encode(list, query, rows[len(rows)-1].ID)
+	rows, err := heads(r.Context(), m.store.Pool(), project.ID, status, after, window.Fetch())
+	if err != nil {
+		return err
 	}
-	return reply.JSON(w, http.StatusOK, page.List("surveys", rows, next, more))
+	rows, next := page.Cut(window, rows, func(h Head) any { return h.ID })
+	return reply.JSON(w, http.StatusOK, page.List("surveys", rows, next))
 }
 
 // Create answers POST /api/v1/pulse/surveys.

@@ -26,10 +26,6 @@ func environment(query url.Values) (string, error) {
 // List serves GET /api/v1/catch/symbols: newest first, the interface's subset.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
 		return err
@@ -38,7 +34,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"project": {project.ID}, "environment": {env}, "cursor": query["cursor"]}
+	filters := url.Values{"project": {project.ID}, "environment": {env}}
 	if kind := query.Get("kind"); kind != "" {
 		if !symbolicate.Kind(kind).Valid() {
 			return ErrInvalidKind
@@ -51,24 +47,16 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		}
 	}
 	var after position
-	if _, err := m.access.Cursors().Decode("symbols", filters, &after); err != nil {
-		return err
-	}
-	found, err := m.page(r.Context(), project.ID, filters, after, limit+1)
+	window, err := m.access.Cursors().Open(query, "symbols", filters, &after)
 	if err != nil {
 		return err
 	}
-	found, more := page.Cut(found, limit)
-	rows := make([]line, len(found))
-	for i, a := range found {
-		rows[i] = a.line()
+	found, err := m.page(r.Context(), project.ID, filters, after, window.Fetch())
+	if err != nil {
+		return err
 	}
-	next := ""
-	if more {
-		last := found[len(found)-1]
-		next = m.access.Cursors().Encode("symbols", filters, position{last.UploadedAt, last.ID})
-	}
-	return reply.JSON(w, http.StatusOK, page.List("artifacts", rows, next, more))
+	found, next := page.Cut(window, found, func(a *Artifact) any { return position{a.UploadedAt, a.ID} })
+	return reply.JSON(w, http.StatusOK, page.List("artifacts", page.Views(found, (*Artifact).line), next))
 }
 
 // Delete serves DELETE /api/v1/catch/symbols/{id}.

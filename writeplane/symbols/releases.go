@@ -34,10 +34,6 @@ type releasePosition struct {
 // Releases serves GET /api/v1/catch/releases: newest first.
 func (m *Module) Releases(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
 		return err
@@ -46,26 +42,17 @@ func (m *Module) Releases(w http.ResponseWriter, r *http.Request, c *access.Call
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"project": {project.ID}, "environment": {env}, "cursor": query["cursor"]}
-	var after releasePosition
-	ok, err := m.access.Cursors().Decode("releases", filters, &after)
+	after := releasePosition{At: time.Now().Add(24 * time.Hour)}
+	window, err := m.access.Cursors().Open(query, "releases", url.Values{"project": {project.ID}, "environment": {env}}, &after)
 	if err != nil {
 		return err
 	}
-	if !ok {
-		after.At = time.Now().Add(24 * time.Hour)
-	}
-	found, err := m.releases(r.Context(), project.ID, env, after, limit+1)
+	found, err := m.releases(r.Context(), project.ID, env, after, window.Fetch())
 	if err != nil {
 		return err
 	}
-	found, more := page.Cut(found, limit)
-	next := ""
-	if more {
-		last := found[len(found)-1]
-		next = m.access.Cursors().Encode("releases", filters, releasePosition{last.CreatedAt.Time, last.Release})
-	}
-	return reply.JSON(w, http.StatusOK, page.List("releases", found, next, more))
+	found, next := page.Cut(window, found, func(r release) any { return releasePosition{r.CreatedAt.Time, r.Release} })
+	return reply.JSON(w, http.StatusOK, page.List("releases", found, next))
 }
 
 func (m *Module) releases(ctx context.Context, projectID, env string, after releasePosition, limit int) ([]release, error) {

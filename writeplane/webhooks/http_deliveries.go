@@ -23,24 +23,17 @@ import (
 // list answers one page of a list that is ordered by descending id.
 func list[T any](m *Module, w http.ResponseWriter, r *http.Request, plural string, fetch func(after string, limit int) ([]T, error), idOf func(T) string) error {
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
+	var after string
+	window, err := m.access.Cursors().Open(query, r.URL.Path, query, &after)
 	if err != nil {
 		return err
 	}
-	var after string
-	if _, err := m.access.Cursors().Decode(r.URL.Path, query, &after); err != nil {
-		return err
-	}
-	rows, err := fetch(after, limit+1)
+	rows, err := fetch(after, window.Fetch())
 	if err != nil {
 		return fmt.Errorf("list %s: %w", plural, err)
 	}
-	rows, more := page.Cut(rows, limit)
-	next := ""
-	if more {
-		next = m.access.Cursors().Encode(r.URL.Path, query, idOf(rows[len(rows)-1]))
-	}
-	return reply.JSON(w, http.StatusOK, page.List(plural, rows, next, more))
+	rows, next := page.Cut(window, rows, func(row T) any { return idOf(row) })
+	return reply.JSON(w, http.StatusOK, page.List(plural, rows, next))
 }
 
 var deliveryStatuses = []string{"pending", "delivered", "failed", "dead"}

@@ -95,33 +95,25 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		return err
 	}
 	query := r.URL.Query()
-	limit, err := page.Limit(query)
-	if err != nil {
-		return err
-	}
 	f, err := readFilter(query)
 	if err != nil {
 		return err
 	}
 	surveyID := stored.Bundle.Survey.ID
-	list := "responses of " + surveyID
 	var after string
-	if _, err := m.access.Cursors().Decode(list, query, &after); err != nil {
-		return err
-	}
-	rows, err := results(r.Context(), m.store.Pool(), f.args(surveyID, after, limit+1))
+	window, err := m.access.Cursors().Open(query, "responses of "+surveyID, query, &after)
 	if err != nil {
 		return err
 	}
-	rows, more := page.Cut(rows, limit)
+	rows, err := results(r.Context(), m.store.Pool(), f.args(surveyID, after, window.Fetch()))
+	if err != nil {
+		return err
+	}
+	rows, next := page.Cut(window, rows, func(r Result) any { return r.ID })
 	if err := addAnswers(r.Context(), m.store.Pool(), surveyID, rows); err != nil {
 		return err
 	}
-	next := ""
-	if more {
-		next = m.access.Cursors().Encode(list, query, rows[len(rows)-1].ID)
-	}
-	return reply.JSON(w, http.StatusOK, page.List("responses", rows, next, more))
+	return reply.JSON(w, http.StatusOK, page.List("responses", rows, next))
 }
 
 func results(ctx context.Context, q querier, args []any) ([]Result, error) {
