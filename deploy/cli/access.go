@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/url"
 	"time"
 )
@@ -19,16 +17,8 @@ type projectList struct {
 }
 
 // Run lists projects.
-func (cmd *projectList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	projects, err := c.list(ctx, "/api/v1/projects", "projects", nil, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("projects", projects, "ID=id", "NAME=name", "CREATED=created_at")
+func (cmd *projectList) Run(ctx context.Context, c *client) error {
+	return c.show(ctx, cmd.listing, projectsPath, nil, "projects", "ID=id", "NAME=name", "CREATED=created_at")
 }
 
 type projectCreate struct {
@@ -37,17 +27,12 @@ type projectCreate struct {
 }
 
 // Run creates a project.
-func (cmd *projectCreate) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{method: "POST", path: "/api/v1/projects", body: map[string]string{"name": cmd.Name}})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "project", "created project %s (%s)", "name", "id")
+func (cmd *projectCreate) Run(ctx context.Context, c *client) error {
+	r := request{method: "POST", path: projectsPath, body: map[string]string{"name": cmd.Name}}
+	return c.act(ctx, r, "project", "created project %s (%s)", "name", "id")
 }
+
+const keysPath = "/api/v1/api-keys/"
 
 type keyCommands struct {
 	List   keyList   `cmd:"" help:"List a project's API keys, revoked ones included."`
@@ -63,20 +48,12 @@ type keyList struct {
 }
 
 // Run lists keys.
-func (cmd *keyList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
+func (cmd *keyList) Run(ctx context.Context, c *client) error {
+	path, err := c.projectPath(ctx, cmd.Project, "/api-keys")
 	if err != nil {
 		return err
 	}
-	project, err := c.inProject(ctx, cmd.Project)
-	if err != nil {
-		return err
-	}
-	keys, err := c.list(ctx, "/api/v1/projects/"+url.PathEscape(project)+"/api-keys", "api_keys", nil, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("api_keys", keys, "ID=id", "NAME=name", "ENVIRONMENT=environment", "PREFIX=prefix",
+	return c.show(ctx, cmd.listing, path, nil, "api_keys", "ID=id", "NAME=name", "ENVIRONMENT=environment", "PREFIX=prefix",
 		"CREATED=created_at", "LAST USED=last_used_at", "REVOKED=revoked_at")
 }
 
@@ -88,38 +65,13 @@ type keyCreate struct {
 }
 
 // Run creates a key.
-func (cmd *keyCreate) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
+func (cmd *keyCreate) Run(ctx context.Context, c *client) error {
+	path, err := c.projectPath(ctx, cmd.Project, "/api-keys")
 	if err != nil {
 		return err
 	}
-	project, err := c.inProject(ctx, cmd.Project)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{
-		method: "POST", path: "/api/v1/projects/" + url.PathEscape(project) + "/api-keys",
-		body: map[string]string{"name": cmd.Name, "environment": cmd.Environment},
-	})
-	if err != nil {
-		return err
-	}
-	return c.secret(raw, "api_key", "secret")
-}
-
-// secret prints a created resource's id and, on its own line for scripts to
-// cut out, the secret that is never shown again.
-func (c *client) secret(raw json.RawMessage, member, secret string) error {
-	if c.json {
-		return c.value(raw)
-	}
-	var answer row
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	fmt.Fprintf(c.streams.Err, "id %s; the following is shown this once:\n", answer.text(member+".id"))
-	_, err := fmt.Fprintln(c.streams.Out, answer.text(secret))
-	return err
+	body := map[string]string{"name": cmd.Name, "environment": cmd.Environment}
+	return c.reveal(ctx, request{method: "POST", path: path, body: body}, "api_key", "secret")
 }
 
 type keyRotate struct {
@@ -129,19 +81,14 @@ type keyRotate struct {
 }
 
 // Run rotates a key.
-func (cmd *keyRotate) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{
-		method: "POST", path: "/api/v1/api-keys/" + url.PathEscape(cmd.ID) + "/rotate",
-		body: map[string]int{"grace_period_seconds": int(cmd.Grace.Seconds())},
-	})
-	if err != nil {
-		return err
-	}
-	return c.secret(raw, "api_key", "secret")
+func (cmd *keyRotate) Run(ctx context.Context, c *client) error {
+	path := keysPath + url.PathEscape(cmd.ID) + "/rotate"
+	return c.reveal(ctx, request{method: "POST", path: path, body: graceOf(cmd.Grace)}, "api_key", "secret")
+}
+
+// graceOf is the body of a rotation.
+func graceOf(grace time.Duration) map[string]int {
+	return map[string]int{"grace_period_seconds": int(grace.Seconds())}
 }
 
 type keyRevoke struct {
@@ -150,21 +97,8 @@ type keyRevoke struct {
 }
 
 // Run revokes a key.
-func (cmd *keyRevoke) Run(ctx context.Context, streams Streams) error {
-	return remove(ctx, cmd.connection, streams, "/api/v1/api-keys/", cmd.ID, "revoked")
-}
-
-// remove deletes one resource by its id.
-func remove(ctx context.Context, conn connection, streams Streams, path, id, word string) error {
-	c, err := conn.client(streams)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{method: "DELETE", path: path + url.PathEscape(id)})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "", word+" "+printable(id))
+func (cmd *keyRevoke) Run(ctx context.Context, c *client) error {
+	return c.remove(ctx, keysPath, cmd.ID, "revoked")
 }
 
 type tokenCommands struct {
@@ -180,20 +114,12 @@ type tokenList struct {
 }
 
 // Run lists tokens.
-func (cmd *tokenList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
+func (cmd *tokenList) Run(ctx context.Context, c *client) error {
+	path, err := c.projectPath(ctx, cmd.Project, "/api-tokens")
 	if err != nil {
 		return err
 	}
-	project, err := c.inProject(ctx, cmd.Project)
-	if err != nil {
-		return err
-	}
-	tokens, err := c.list(ctx, "/api/v1/projects/"+url.PathEscape(project)+"/api-tokens", "api_tokens", nil, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("api_tokens", tokens, "ID=id", "NAME=name", "ROLE=role", "CREATED=created_at",
+	return c.show(ctx, cmd.listing, path, nil, "api_tokens", "ID=id", "NAME=name", "ROLE=role", "CREATED=created_at",
 		"EXPIRES=expires_at", "REVOKED=revoked_at")
 }
 
@@ -206,23 +132,13 @@ type tokenCreate struct {
 }
 
 // Run creates a token.
-func (cmd *tokenCreate) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
+func (cmd *tokenCreate) Run(ctx context.Context, c *client) error {
+	path, err := c.projectPath(ctx, cmd.Project, "/api-tokens")
 	if err != nil {
 		return err
 	}
-	project, err := c.inProject(ctx, cmd.Project)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{
-		method: "POST", path: "/api/v1/projects/" + url.PathEscape(project) + "/api-tokens",
-		body: map[string]any{"name": cmd.Name, "role": cmd.Role, "expires_in_days": cmd.Days},
-	})
-	if err != nil {
-		return err
-	}
-	return c.secret(raw, "api_token", "token")
+	body := map[string]any{"name": cmd.Name, "role": cmd.Role, "expires_in_days": cmd.Days}
+	return c.reveal(ctx, request{method: "POST", path: path, body: body}, "api_token", "token")
 }
 
 type tokenRevoke struct {
@@ -231,6 +147,6 @@ type tokenRevoke struct {
 }
 
 // Run revokes a token.
-func (cmd *tokenRevoke) Run(ctx context.Context, streams Streams) error {
-	return remove(ctx, cmd.connection, streams, "/api/v1/api-tokens/", cmd.ID, "revoked")
+func (cmd *tokenRevoke) Run(ctx context.Context, c *client) error {
+	return c.remove(ctx, "/api/v1/api-tokens/", cmd.ID, "revoked")
 }

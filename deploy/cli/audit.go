@@ -40,11 +40,7 @@ type auditTail struct {
 }
 
 // Run shows the newest entries in order of time, then follows.
-func (cmd *auditTail) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *auditTail) Run(ctx context.Context, c *client) error {
 	newest, err := c.list(ctx, "/api/v1/audit", "entries", cmd.members(), cmd.Limit)
 	if err != nil {
 		return err
@@ -116,11 +112,7 @@ type auditExport struct {
 }
 
 // Run asks for an export, waits for it and fetches the file.
-func (cmd *auditExport) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *auditExport) Run(ctx context.Context, c *client) error {
 	until := first(cmd.Until, time.Now().UTC().Format(time.RFC3339Nano))
 	body := map[string]string{"since": cmd.Since, "until": until}
 	for k, v := range cmd.members() {
@@ -194,11 +186,7 @@ type auditVerify struct{ connection }
 
 // Run fails when the chain is broken, so that a script can rely on the exit
 // code.
-func (cmd *auditVerify) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *auditVerify) Run(ctx context.Context, c *client) error {
 	raw, err := c.do(ctx, request{method: "GET", path: "/api/v1/audit/verify"})
 	if err != nil {
 		return err
@@ -214,7 +202,7 @@ func (cmd *auditVerify) Run(ctx context.Context, streams Streams) error {
 	if c.json {
 		err = c.value(raw)
 	} else if answer.OK {
-		_, err = fmt.Fprintf(streams.Out, "whole: %d entries\n", answer.Entries)
+		_, err = fmt.Fprintf(c.streams.Out, "whole: %d entries\n", answer.Entries)
 	}
 	if err == nil && !answer.OK {
 		where := "at its end"

@@ -122,7 +122,11 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 		fmt.Fprintf(streams.Err, "skerry: %s\n", oneLine(err))
 		var pe *kong.ParseError
 		if errors.As(err, &pe) && pe.Context != nil {
-			fmt.Fprintf(streams.Err, "try: %s --help\n", strings.TrimSpace("skerry "+commandPath(pe.Context)))
+			help := strings.TrimSpace("skerry " + commandPath(pe.Context))
+			if n := pe.Context.Selected(); n != nil && hiddenDefault(n) {
+				help += " " + n.Name // its flags are listed under its own name only
+			}
+			fmt.Fprintf(streams.Err, "try: %s --help\n", help)
 		}
 		return exitUsage
 	}

@@ -64,6 +64,7 @@ func TestFaultsAreNamedOnOneLine(t *testing.T) {
 		{[]string{"flags", "list", "--url", "ftp://x"}, 2, "skerry flags list: --url \"ftp://x\" is no http or https address\n"},
 		{[]string{"migrate", "--postgres-url", "postgres://u:hidden@127.0.0.1:1/d"}, 1, "skerry migrate: reach postgres at 127.0.0.1:1: connect: connection refused\n"},
 		{[]string{"migrate"}, 2, "skerry: missing flags: --postgres-url=URL\ntry: skerry migrate --help\n"},
+		{[]string{"edge"}, 2, "skerry: missing flags: --data=DIR, --id=ID, --nats-url=URL, --writeplane-url=URL\ntry: skerry edge run --help\n"},
 		{[]string{"status", "--ops", gone.URL}, 1, "skerry status: 1 of 1 processes are not ready\n"},
 	} {
 		code, _, errs := skerry(t, c.args...)
@@ -136,6 +137,53 @@ func TestSecretStandsAloneOnStandardOutput(t *testing.T) {
 	code, out, errs := skerry(t, "keys", "create", "ci", "--url", url, "--token", "t")
 	if code != 0 || out != "sk_live_abc\n" || !strings.Contains(errs, "id k1") {
 		t.Errorf("code %d, out %q, err %q", code, out, errs)
+	}
+}
+
+// Every command of administration asks for what its words say; answers are {} or absent.
+func TestCommandsAskForWhatTheirWordsSay(t *testing.T) {
+	for line, want := range map[string]string{
+		"projects list":                           "GET /api/v1/projects?limit=50",
+		"projects create Shop":                    "POST /api/v1/projects",
+		"keys list":                               "GET /api/v1/projects/p1/api-keys?limit=50",
+		"keys rotate k1":                          "POST /api/v1/api-keys/k1/rotate",
+		"keys revoke k1":                          "DELETE /api/v1/api-keys/k1",
+		"tokens list":                             "GET /api/v1/projects/p1/api-tokens?limit=50",
+		"tokens create ci":                        "POST /api/v1/projects/p1/api-tokens",
+		"tokens revoke t1":                        "DELETE /api/v1/api-tokens/t1",
+		"config list -e test":                     "GET /api/v1/config/items?environment=test&limit=50",
+		"config versions banner":                  "GET /api/v1/config/items?environment=live&limit=200",
+		"webhooks list":                           "GET /api/v1/webhooks/subscriptions?limit=50",
+		"webhooks create https://x.test switch.*": "POST /api/v1/webhooks/subscriptions",
+		"webhooks delete s1":                      "DELETE /api/v1/webhooks/subscriptions/s1",
+		"webhooks rotate-secret s1":               "POST /api/v1/webhooks/subscriptions/s1/rotate-secret",
+		"webhooks test s1":                        "POST /api/v1/webhooks/subscriptions/s1/test",
+		"webhooks deliveries s1 --status dead":    "GET /api/v1/webhooks/subscriptions/s1/deliveries?limit=50&status=dead",
+		"webhooks dead-letters":                   "GET /api/v1/webhooks/dead-letters?limit=50",
+		"webhooks retry d1":                       "POST /api/v1/webhooks/deliveries/d1/retry",
+		"webhooks recover s1 --since now":         "POST /api/v1/webhooks/subscriptions/s1/recover",
+		"deadletters replay l1":                   "POST /api/v1/ingest/dead-letters/l1/replay",
+		"audit export --since now":                "POST /api/v1/audit/exports",
+		"symbols list --release 1.2":              "GET /api/v1/catch/symbols?environment=live&limit=50&project_id=p1&release=1.2",
+		"symbols delete a1":                       "DELETE /api/v1/catch/symbols/a1",
+	} {
+		url, calls := answering(t, map[string]string{"GET /api/v1/projects?limit=2": `{"projects":[{"id":"p1"}],"next_cursor":null}`})
+		code, _, errs := skerry(t, append(strings.Fields(line), "--url", url, "--token", "t")...)
+		if code != 1 || !strings.Contains(errs, "404 not_found") {
+			t.Errorf("skerry %s: code %d, %q; want the server's 404", line, code, errs)
+			continue
+		}
+		asked, _, _ := strings.Cut((*calls)[len(*calls)-1], " Bearer")
+		if asked != want {
+			t.Errorf("skerry %s asked %q, want %q", line, asked, want)
+		}
+	}
+}
+
+func TestPercentInAnIDStaysAsItIs(t *testing.T) {
+	url, _ := answering(t, map[string]string{"DELETE /api/v1/api-keys/50%25d": `{"deleted":true}`})
+	if code, out, errs := skerry(t, "keys", "revoke", "50%d", "--url", url, "--token", "t"); code != 0 || out != "revoked 50%d\n" {
+		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
 }
 

@@ -29,6 +29,16 @@ type ofProject struct {
 	Project string `group:"connection" help:"Project id. Not needed when the token is of one project or sees only one." placeholder:"ID"`
 }
 
+// inEnvironment is for commands on what exists once per environment.
+type inEnvironment struct {
+	Environment string `help:"Environment: live or test." enum:"live,test" default:"live" short:"e"`
+}
+
+// listing is for commands that show a list.
+type listing struct {
+	Limit int `help:"How many to show." default:"50"`
+}
+
 // client speaks to one server.
 type client struct {
 	base    string
@@ -48,7 +58,8 @@ type credentials struct {
 	Tokens     map[string]string `json:"tokens"`
 }
 
-func (c connection) client(streams Streams) (*client, error) {
+// ProvideClient makes the client that a command's Run asks for; kong calls it by its name.
+func (c connection) ProvideClient(streams Streams) (*client, error) {
 	cl := &client{base: c.URL, token: c.Token, streams: streams, json: c.JSON}
 	cl.http.Timeout = time.Minute
 	if c.Credentials != "" {
@@ -228,7 +239,7 @@ func (c *client) inProject(ctx context.Context, given string) (string, error) {
 	if id := first(given, c.project); id != "" {
 		return id, nil
 	}
-	projects, err := c.list(ctx, "/api/v1/projects", "projects", nil, 2)
+	projects, err := c.list(ctx, projectsPath, "projects", nil, 2)
 	if err != nil {
 		return "", err
 	}
@@ -236,4 +247,12 @@ func (c *client) inProject(ctx context.Context, given string) (string, error) {
 		return "", usagef("--project (or SKERRY_PROJECT) is required: the token does not see exactly one project")
 	}
 	return projects[0].text("id"), nil
+}
+
+const projectsPath = "/api/v1/projects"
+
+// projectPath is a path below the project that inProject means.
+func (c *client) projectPath(ctx context.Context, given, below string) (string, error) {
+	project, err := c.inProject(ctx, given)
+	return projectsPath + "/" + url.PathEscape(project) + below, err
 }

@@ -19,6 +19,10 @@ type edgeCommands struct {
 	Retire edgeRetire  `cmd:"" help:"Give up what a dead edge never sent, so that its lanes pass."`
 }
 
+// Help is the detail under the first line of `skerry edge --help`, which lists
+// commands and not the settings of the one that may be left out.
+func (edgeCommands) Help() string { return "`skerry edge run --help` lists a node's settings." }
+
 // edgeSettings are those of an edge that hold however it is run.
 type edgeSettings struct {
 	BufferBytes     int64 `help:"Most bytes of events that an edge keeps until the centre has stored them." default:"21474836480"`

@@ -13,15 +13,6 @@ type flagsCommands struct {
 	Resume flagsResume `cmd:"" help:"Let a halted flag decide again."`
 }
 
-// inEnvironment is for commands on what exists once per environment.
-type inEnvironment struct {
-	Environment string `help:"Environment: live or test." enum:"live,test" default:"live" short:"e"`
-}
-
-type listing struct {
-	Limit int `help:"How many to show." default:"50"`
-}
-
 type flagsList struct {
 	connection
 	ofProject
@@ -30,18 +21,11 @@ type flagsList struct {
 }
 
 // Run lists an environment's flags.
-func (cmd *flagsList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *flagsList) Run(ctx context.Context, c *client) error {
 	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	flags, err := c.list(ctx, "/api/v1/switch/flags", "flags", query, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("flags", flags, "KEY=key", "KIND=kind", "ENABLED=enabled", "DEFAULT=default_value",
-		"VERSION=current_version", "HALTED AT=halted_at", "REASON=halt_reason", "ID=id")
+	return c.show(ctx, cmd.listing, "/api/v1/switch/flags", query, "flags",
+		"KEY=key", "KIND=kind", "ENABLED=enabled", "DEFAULT=default_value", "VERSION=current_version",
+		"HALTED AT=halted_at", "REASON=halt_reason", "ID=id")
 }
 
 type flagsHalt struct {
@@ -54,11 +38,7 @@ type flagsHalt struct {
 }
 
 // Run halts one flag. Halting again changes nothing, so a retry is safe.
-func (cmd *flagsHalt) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *flagsHalt) Run(ctx context.Context, c *client) error {
 	key := first(cmd.APIKey, c.apiKey)
 	if key == "" {
 		return usagef("--api-key (or SKERRY_API_KEY, or --credentials) is required")
@@ -70,11 +50,8 @@ func (cmd *flagsHalt) Run(ctx context.Context, streams Streams) error {
 	if cmd.Evidence != "" {
 		body["evidence_url"] = cmd.Evidence
 	}
-	raw, err := c.do(ctx, request{method: "POST", path: "/api/switch/halt-webhook", body: body, apiKey: key})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "flag", "halted %s in %s at %s (version %s): %s",
+	r := request{method: "POST", path: "/api/switch/halt-webhook", body: body, apiKey: key}
+	return c.act(ctx, r, "flag", "halted %s in %s at %s (version %s): %s",
 		"key", "environment", "halted_at", "current_version", "halt_reason")
 }
 
@@ -87,23 +64,16 @@ type flagsResume struct {
 }
 
 // Run resumes one flag.
-func (cmd *flagsResume) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *flagsResume) Run(ctx context.Context, c *client) error {
 	body := map[string]string{"environment": cmd.Environment}
 	if cmd.Note != "" {
 		body["note"] = cmd.Note
 	}
-	raw, err := c.do(ctx, request{
+	r := request{
 		method: "POST", path: "/api/v1/switch/flags/" + url.PathEscape(cmd.Key) + "/resume",
 		query: map[string]string{"project_id": first(cmd.Project, c.project)}, body: body,
-	})
-	if err != nil {
-		return err
 	}
-	return c.done(raw, "flag", "resumed %s in %s (version %s)", "key", "environment", "current_version")
+	return c.act(ctx, r, "flag", "resumed %s in %s (version %s)", "key", "environment", "current_version")
 }
 
 type configCommands struct {
@@ -111,6 +81,8 @@ type configCommands struct {
 	Versions configVersions `cmd:"" help:"List an item's newest 100 versions."`
 	Rollback configRollback `cmd:"" help:"Make an earlier version the newest again."`
 }
+
+const itemsPath = "/api/v1/config/items"
 
 type configList struct {
 	connection
@@ -120,18 +92,10 @@ type configList struct {
 }
 
 // Run lists an environment's items.
-func (cmd *configList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *configList) Run(ctx context.Context, c *client) error {
 	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	items, err := c.list(ctx, "/api/v1/config/items", "items", query, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("items", items, "KEY=key", "TYPE=type", "DEFAULT=default_value", "VERSION=current_version",
-		"ARCHIVED=is_archived", "UPDATED=updated_at", "ID=id")
+	return c.show(ctx, cmd.listing, itemsPath, query, "items",
+		"KEY=key", "TYPE=type", "DEFAULT=default_value", "VERSION=current_version", "ARCHIVED=is_archived", "UPDATED=updated_at", "ID=id")
 }
 
 // oneItem names a config item by id or, within an environment, by key.
@@ -144,7 +108,7 @@ type oneItem struct {
 
 func (cmd *oneItem) find(ctx context.Context, c *client) (string, error) {
 	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	items, err := c.list(ctx, "/api/v1/config/items", "items", query, 1<<20)
+	items, err := c.list(ctx, itemsPath, "items", query, 1<<20)
 	if err != nil {
 		return "", err
 	}
@@ -157,7 +121,7 @@ func (cmd *oneItem) find(ctx context.Context, c *client) (string, error) {
 }
 
 func (cmd *oneItem) versions(ctx context.Context, c *client, id string) ([]row, error) {
-	raw, err := c.do(ctx, request{method: "GET", path: "/api/v1/config/items/" + url.PathEscape(id) + "/versions"})
+	raw, err := c.do(ctx, request{method: "GET", path: itemsPath + "/" + url.PathEscape(id) + "/versions"})
 	if err != nil {
 		return nil, err
 	}
@@ -171,11 +135,7 @@ func (cmd *oneItem) versions(ctx context.Context, c *client, id string) ([]row, 
 type configVersions struct{ oneItem }
 
 // Run lists an item's versions, newest first.
-func (cmd *configVersions) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *configVersions) Run(ctx context.Context, c *client) error {
 	id, err := cmd.find(ctx, c)
 	if err != nil {
 		return err
@@ -195,11 +155,7 @@ type configRollback struct {
 }
 
 // Run rolls an item back to one of its newest 100 versions.
-func (cmd *configRollback) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *configRollback) Run(ctx context.Context, c *client) error {
 	id, err := cmd.find(ctx, c)
 	if err != nil {
 		return err
@@ -220,9 +176,6 @@ func (cmd *configRollback) Run(ctx context.Context, streams Streams) error {
 	if cmd.Note != "" {
 		body["note"] = cmd.Note
 	}
-	raw, err := c.do(ctx, request{method: "POST", path: "/api/v1/config/items/" + url.PathEscape(id) + "/rollback", body: body})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "item", "%s is now %s (version %s)", "key", "default_value", "current_version")
+	r := request{method: "POST", path: itemsPath + "/" + url.PathEscape(id) + "/rollback", body: body}
+	return c.act(ctx, r, "item", "%s is now %s (version %s)", "key", "default_value", "current_version")
 }

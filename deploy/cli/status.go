@@ -31,7 +31,7 @@ func (cmd *statusCommand) Run(ctx context.Context, streams Streams) error {
 	if err != nil {
 		return err
 	}
-	c, err := cmd.client(streams)
+	c, err := cmd.ProvideClient(streams)
 	var usage usageError
 	if errors.As(err, &usage) && len(ops) > 0 && cmd.URL == "" && cmd.Credentials == "" {
 		c, err = &client{streams: streams, json: cmd.JSON}, nil

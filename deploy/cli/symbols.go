@@ -15,9 +15,7 @@ import (
 	"os"
 	"time"
 
-	"skerry/pkg/crash"
 	"skerry/writeplane/symbolicate"
-	"skerry/writeplane/symbolicate/sandbox"
 )
 
 type symbolCommands struct {
@@ -25,6 +23,8 @@ type symbolCommands struct {
 	List   symbolList   `cmd:"" help:"List symbol artifacts, newest first."`
 	Delete symbolDelete `cmd:"" help:"Delete symbol artifacts."`
 }
+
+const symbolsPath = "/api/v1/catch/symbols"
 
 type symbolUpload struct {
 	connection
@@ -39,13 +39,9 @@ type symbolUpload struct {
 }
 
 // Run uploads what it finds.
-func (cmd *symbolUpload) Run(ctx context.Context, streams Streams) error {
+func (cmd *symbolUpload) Run(ctx context.Context, c *client) error {
 	if cmd.Kind != "" && !cmd.Kind.Valid() {
 		return usagef("--kind %q is none of %v", cmd.Kind, symbolicate.Kinds())
-	}
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
 	}
 	c.http.Timeout = 0 // an upload takes as long as it takes
 	project, err := c.inProject(ctx, cmd.Project)
@@ -57,7 +53,7 @@ func (cmd *symbolUpload) Run(ctx context.Context, streams Streams) error {
 		return err
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("no symbols found; --kind tells what a file is")
+		return errors.New("no symbols found; --kind tells what a file is")
 	}
 	if cmd.MatchKey != "" && len(files) > 1 {
 		return usagef("--match-key fits one file, and %d were found", len(files))
@@ -70,12 +66,12 @@ func (cmd *symbolUpload) Run(ctx context.Context, streams Streams) error {
 			return err
 		case err != nil:
 			failed++
-			fmt.Fprintf(streams.Err, "%s: %v\n", f.path, err)
+			fmt.Fprintf(c.streams.Err, "%s: %v\n", f.path, err)
 		case was:
 			skipped++
 		}
 	}
-	fmt.Fprintf(streams.Err, "%d uploaded, %d already there, %d failed\n", len(files)-failed-skipped, skipped, failed)
+	fmt.Fprintf(c.streams.Err, "%d uploaded, %d already there, %d failed\n", len(files)-failed-skipped, skipped, failed)
 	if failed > 0 {
 		return fmt.Errorf("%d of %d uploads failed", failed, len(files))
 	}
@@ -93,7 +89,7 @@ func (cmd *symbolUpload) one(ctx context.Context, c *client, project string, f s
 	if _, err := io.Copy(sum, file); err != nil {
 		return false, err
 	}
-	there, err := c.list(ctx, "/api/v1/catch/symbols", "artifacts", map[string]string{
+	there, err := c.list(ctx, symbolsPath, "artifacts", map[string]string{
 		"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": string(f.kind), "sha256": hex.EncodeToString(sum.Sum(nil)),
 	}, 1)
 	if err != nil {
@@ -153,7 +149,7 @@ func (cmd *symbolUpload) send(ctx context.Context, c *client, project string, f 
 	if err != nil {
 		return nil, false, err
 	}
-	target := c.base + "/api/v1/catch/symbols?" + url.Values{"project_id": {project}}.Encode()
+	target := c.base + symbolsPath + "?" + url.Values{"project_id": {project}}.Encode()
 	p := &progress{out: c.streams.Err, name: f.name, size: size, begun: time.Now()}
 	body := io.MultiReader(bytes.NewReader(head), io.TeeReader(io.LimitReader(file, size), p), bytes.NewReader(tail))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, body)
@@ -238,22 +234,14 @@ type symbolList struct {
 }
 
 // Run lists artifacts.
-func (cmd *symbolList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *symbolList) Run(ctx context.Context, c *client) error {
 	project, err := c.inProject(ctx, cmd.Project)
 	if err != nil {
 		return err
 	}
-	found, err := c.list(ctx, "/api/v1/catch/symbols", "artifacts", map[string]string{
-		"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": cmd.Kind,
-	}, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("artifacts", found, "ID=id", "KIND=kind", "RELEASE=release", "MATCH KEY=match_key", "BYTES=size_bytes", "UPLOADED=uploaded_at")
+	query := map[string]string{"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": cmd.Kind}
+	return c.show(ctx, cmd.listing, symbolsPath, query, "artifacts",
+		"ID=id", "KIND=kind", "RELEASE=release", "MATCH KEY=match_key", "BYTES=size_bytes", "UPLOADED=uploaded_at")
 }
 
 type symbolDelete struct {
@@ -262,161 +250,12 @@ type symbolDelete struct {
 }
 
 // Run deletes artifacts.
-func (cmd *symbolDelete) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *symbolDelete) Run(ctx context.Context, c *client) error {
 	for _, artifactID := range cmd.IDs {
-		if _, err := c.do(ctx, request{method: "DELETE", path: "/api/v1/catch/symbols/" + url.PathEscape(artifactID)}); err != nil {
+		if _, err := c.do(ctx, request{method: "DELETE", path: symbolsPath + "/" + url.PathEscape(artifactID)}); err != nil {
 			return fmt.Errorf("%s: %w", artifactID, err)
 		}
-		fmt.Fprintf(streams.Err, "deleted %s\n", artifactID)
+		fmt.Fprintf(c.streams.Err, "deleted %s\n", artifactID)
 	}
 	return nil
-}
-
-type symbolicateCommand struct {
-	File    string   `arg:"" help:"Crash report as JSON, in the form of POST /api/catch/events; - for standard input."`
-	Symbols []string `help:"Files, or folders to search for symbols." required:"" placeholder:"PATH"`
-	JSON    bool     `name:"json" help:"Print the frames as JSON."`
-}
-
-// Run makes a report readable on this machine, without any server.
-func (cmd *symbolicateCommand) Run(ctx context.Context, streams Streams) error {
-	raw, err := readInput(cmd.File)
-	if err != nil {
-		return err
-	}
-	event, err := crash.Decode(raw, time.Now())
-	if err != nil {
-		return fmt.Errorf("%s: %w", cmd.File, err)
-	}
-	files, err := findSymbols(cmd.Symbols, "")
-	if err != nil {
-		return err
-	}
-	runner := sandbox.New(sandbox.Config{Command: sandbox.Self()})
-	var artifacts []*symbolicate.Artifact
-	for _, f := range files {
-		a, err := offline(ctx, runner, f)
-		if err != nil {
-			fmt.Fprintf(streams.Err, "%s: %v\n", f.path, err)
-			continue
-		}
-		artifacts = append(artifacts, a)
-	}
-	answers, err := symbolicate.NewSet(artifacts).Symbolicate(event)
-	if err != nil {
-		return err
-	}
-	if cmd.JSON {
-		return printJSON(streams.Out, event, answers)
-	}
-	fmt.Fprintf(streams.Out, "%s: %s\n", printable(event.Exception.Type), printable(event.Exception.Value))
-	for i, a := range answers {
-		printFrame(streams.Out, i, event.Frames[i], a)
-	}
-	return nil
-}
-
-func readInput(path string) ([]byte, error) {
-	if path == "-" {
-		return io.ReadAll(io.LimitReader(os.Stdin, crash.MaxBodyBytes+1))
-	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, usagef("%w", err)
-	}
-	return raw, nil
-}
-
-// offline makes a file a candidate; it is indexed when a frame asks for it.
-func offline(ctx context.Context, runner *sandbox.Runner, f symbolFile) (*symbolicate.Artifact, error) {
-	file, _, done, err := f.open()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	report, err := runner.Identify(ctx, f.kind, file)
-	var fault *symbolicate.Fault
-	if err != nil && !errors.As(err, &fault) {
-		return nil, err
-	}
-	return &symbolicate.Artifact{
-		Kind: f.kind, MatchKey: f.name, Name: f.name, DebugIDs: report.DebugIDs, OfRelease: true,
-		Load: func() (*symbolicate.Index, error) { return index(ctx, runner, f) },
-	}, nil
-}
-
-func index(ctx context.Context, runner *sandbox.Runner, f symbolFile) (*symbolicate.Index, error) {
-	file, _, done, err := f.open()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	out, _, err := runner.Build(ctx, f.kind, file)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	data, err := io.ReadAll(out)
-	if err != nil {
-		return nil, err
-	}
-	return symbolicate.Open(f.kind, data)
-}
-
-func printJSON(out io.Writer, event crash.Event, answers []symbolicate.Answer) error {
-	type shown struct {
-		crash.Frame
-		Symbolicated *symbolicate.Symbolicated `json:"symbolicated"`
-		Reason       *string                   `json:"reason"`
-	}
-	frames := make([]shown, len(answers))
-	for i, a := range answers {
-		frames[i] = shown{Frame: event.Frames[i], Symbolicated: a.Symbolicated}
-		if a.Symbolicated == nil {
-			frames[i].Reason = &a.Reason
-		}
-	}
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(map[string]any{"frames": frames})
-}
-
-// printFrame prints a frame and, indented, what it was inlined into.
-func printFrame(out io.Writer, i int, f crash.Frame, a symbolicate.Answer) {
-	if a.Symbolicated == nil {
-		fmt.Fprintf(out, "#%-3d %s (%s)\n", i, asSent(f), a.Reason)
-		return
-	}
-	fmt.Fprintf(out, "#%-3d %s\n", i, place(a.Symbolicated.Location))
-	for _, l := range a.Symbolicated.Inlined {
-		fmt.Fprintf(out, "     inlined into %s\n", place(l))
-	}
-}
-
-func asSent(f crash.Frame) string {
-	for _, s := range []*string{f.Function, f.Address, f.Module, f.Filename} {
-		if s != nil {
-			return printable(*s)
-		}
-	}
-	return "?"
-}
-
-func place(l symbolicate.Location) string {
-	name := "?"
-	if l.Function != nil {
-		name = *l.Function
-	}
-	if l.Module != "" {
-		name = l.Module + "." + name
-	}
-	file := "?"
-	if l.Filename != nil {
-		file = *l.Filename
-	}
-	return printable(fmt.Sprintf("%s at %s:%d:%d", name, file, l.Lineno, l.Colno))
 }

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -90,16 +92,28 @@ func (c *client) value(v any) error {
 	return enc.Encode(v)
 }
 
-// done prints the server's answer as JSON, or one line about its member.
-func (c *client) done(raw json.RawMessage, member, format string, paths ...string) error {
+// show lists what a path has.
+func (c *client) show(ctx context.Context, n listing, path string, query map[string]string, member string, columns ...string) error {
+	items, err := c.list(ctx, path, member, query, n.Limit)
+	if err != nil {
+		return err
+	}
+	return c.rows(member, items, columns...)
+}
+
+// act makes a change and prints the server's answer as JSON, or one line about its
+// member; the format takes what the answer has at paths.
+func (c *client) act(ctx context.Context, r request, member, format string, paths ...string) error {
+	raw, err := c.do(ctx, r)
+	if err != nil {
+		return err
+	}
 	if c.json {
 		return c.value(raw)
 	}
 	var answer row
-	if len(raw) > 0 {
-		if err := json.Unmarshal(raw, &answer); err != nil {
-			return fmt.Errorf("read the answer: %w", err)
-		}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
 	}
 	if member != "" {
 		inner, _ := answer[member].(map[string]any)
@@ -109,6 +123,33 @@ func (c *client) done(raw json.RawMessage, member, format string, paths ...strin
 	for i, p := range paths {
 		args[i] = answer.text(p)
 	}
-	_, err := fmt.Fprintf(c.streams.Out, format+"\n", args...)
+	_, err = fmt.Fprintf(c.streams.Out, format+"\n", args...)
+	return err
+}
+
+// verbatim is a text within a format.
+func verbatim(s string) string { return strings.ReplaceAll(printable(s), "%", "%%") }
+
+// remove deletes one resource by its id.
+func (c *client) remove(ctx context.Context, below, id, word string) error {
+	return c.act(ctx, request{method: "DELETE", path: below + url.PathEscape(id)}, "", word+" "+verbatim(id))
+}
+
+// reveal makes a change and prints the resource's id and, on its own line for
+// scripts to cut out, the secret that is never shown again.
+func (c *client) reveal(ctx context.Context, r request, member, secret string) error {
+	raw, err := c.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.value(raw)
+	}
+	var answer row
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	fmt.Fprintf(c.streams.Err, "id %s; the following is shown this once:\n", answer.text(member+".id"))
+	_, err = fmt.Fprintln(c.streams.Out, answer.text(secret))
 	return err
 }

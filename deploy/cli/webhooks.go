@@ -30,17 +30,10 @@ type webhookList struct {
 }
 
 // Run lists subscriptions.
-func (cmd *webhookList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	subs, err := c.list(ctx, subscriptions, "subscriptions", map[string]string{"project_id": cmd.Project}, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("subscriptions", subs, "ID=id", "URL=url", "EVENTS=events", "ENABLED=enabled",
-		"PROJECT=project_id", "ENVIRONMENT=environment")
+func (cmd *webhookList) Run(ctx context.Context, c *client) error {
+	query := map[string]string{"project_id": cmd.Project}
+	return c.show(ctx, cmd.listing, subscriptions, query, "subscriptions",
+		"ID=id", "URL=url", "EVENTS=events", "ENABLED=enabled", "PROJECT=project_id", "ENVIRONMENT=environment")
 }
 
 type webhookCreate struct {
@@ -53,22 +46,14 @@ type webhookCreate struct {
 }
 
 // Run creates a subscription.
-func (cmd *webhookCreate) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *webhookCreate) Run(ctx context.Context, c *client) error {
 	body := map[string]any{"url": cmd.Target, "events": cmd.Events}
 	for member, v := range map[string]string{"description": cmd.Description, "project_id": cmd.Project, "environment": cmd.Environment} {
 		if v != "" {
 			body[member] = v
 		}
 	}
-	raw, err := c.do(ctx, request{method: "POST", path: subscriptions, body: body})
-	if err != nil {
-		return err
-	}
-	return c.secret(raw, "subscription", "secret")
+	return c.reveal(ctx, request{method: "POST", path: subscriptions, body: body}, "subscription", "secret")
 }
 
 // oneSubscription is for commands on a subscription.
@@ -84,8 +69,8 @@ func (cmd *oneSubscription) path(below string) string {
 type webhookDelete struct{ oneSubscription }
 
 // Run deletes a subscription.
-func (cmd *webhookDelete) Run(ctx context.Context, streams Streams) error {
-	return remove(ctx, cmd.connection, streams, subscriptions+"/", cmd.ID, "deleted")
+func (cmd *webhookDelete) Run(ctx context.Context, c *client) error {
+	return c.remove(ctx, subscriptions+"/", cmd.ID, "deleted")
 }
 
 type webhookRotate struct {
@@ -94,34 +79,16 @@ type webhookRotate struct {
 }
 
 // Run rotates a secret.
-func (cmd *webhookRotate) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{
-		method: "POST", path: cmd.path("/rotate-secret"),
-		body: map[string]int{"grace_period_seconds": int(cmd.Grace.Seconds())},
-	})
-	if err != nil {
-		return err
-	}
-	return c.secret(raw, "subscription", "secret")
+func (cmd *webhookRotate) Run(ctx context.Context, c *client) error {
+	r := request{method: "POST", path: cmd.path("/rotate-secret"), body: graceOf(cmd.Grace)}
+	return c.reveal(ctx, r, "subscription", "secret")
 }
 
 type webhookTest struct{ oneSubscription }
 
 // Run queues a test event.
-func (cmd *webhookTest) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{method: "POST", path: cmd.path("/test")})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "delivery", "queued %s as delivery %s", "event", "id")
+func (cmd *webhookTest) Run(ctx context.Context, c *client) error {
+	return c.act(ctx, request{method: "POST", path: cmd.path("/test")}, "delivery", "queued %s as delivery %s", "event", "id")
 }
 
 type webhookDeliveries struct {
@@ -131,16 +98,9 @@ type webhookDeliveries struct {
 }
 
 // Run lists deliveries.
-func (cmd *webhookDeliveries) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	items, err := c.list(ctx, cmd.path("/deliveries"), "deliveries", map[string]string{"status": cmd.Status}, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("deliveries", items, deliveryColumns...)
+func (cmd *webhookDeliveries) Run(ctx context.Context, c *client) error {
+	query := map[string]string{"status": cmd.Status}
+	return c.show(ctx, cmd.listing, cmd.path("/deliveries"), query, "deliveries", deliveryColumns...)
 }
 
 type webhookDead struct {
@@ -149,16 +109,8 @@ type webhookDead struct {
 }
 
 // Run lists what was given up.
-func (cmd *webhookDead) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	items, err := c.list(ctx, "/api/v1/webhooks/dead-letters", "dead_letters", nil, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("dead_letters", items, deliveryColumns...)
+func (cmd *webhookDead) Run(ctx context.Context, c *client) error {
+	return c.show(ctx, cmd.listing, "/api/v1/webhooks/dead-letters", nil, "dead_letters", deliveryColumns...)
 }
 
 type webhookRetry struct {
@@ -167,16 +119,9 @@ type webhookRetry struct {
 }
 
 // Run queues a delivery again.
-func (cmd *webhookRetry) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
-	raw, err := c.do(ctx, request{method: "POST", path: "/api/v1/webhooks/deliveries/" + url.PathEscape(cmd.ID) + "/retry"})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "", "queued "+printable(cmd.ID)+" again")
+func (cmd *webhookRetry) Run(ctx context.Context, c *client) error {
+	r := request{method: "POST", path: "/api/v1/webhooks/deliveries/" + url.PathEscape(cmd.ID) + "/retry"}
+	return c.act(ctx, r, "", "queued "+verbatim(cmd.ID)+" again")
 }
 
 type webhookRecover struct {
@@ -186,20 +131,13 @@ type webhookRecover struct {
 }
 
 // Run queues a time's failed deliveries again.
-func (cmd *webhookRecover) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *webhookRecover) Run(ctx context.Context, c *client) error {
 	body := map[string]string{"since": cmd.Since}
 	if cmd.Until != "" {
 		body["until"] = cmd.Until
 	}
-	raw, err := c.do(ctx, request{method: "POST", path: cmd.path("/recover"), body: body})
-	if err != nil {
-		return err
-	}
-	return c.done(raw, "", "queued the failed deliveries since "+printable(cmd.Since)+" again")
+	r := request{method: "POST", path: cmd.path("/recover"), body: body}
+	return c.act(ctx, r, "", "queued the failed deliveries since "+verbatim(cmd.Since)+" again")
 }
 
 type deadLetterCommands struct {
@@ -216,18 +154,10 @@ type deadLetterList struct {
 }
 
 // Run lists dead letters.
-func (cmd *deadLetterList) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *deadLetterList) Run(ctx context.Context, c *client) error {
 	query := map[string]string{"project_id": first(cmd.Project, c.project)}
-	items, err := c.list(ctx, deadLetters, "dead_letters", query, cmd.Limit)
-	if err != nil {
-		return err
-	}
-	return c.rows("dead_letters", items, "ID=id", "KIND=kind", "ENVIRONMENT=environment", "REASON=reason",
-		"RECEIVED=received_at", "REPLAYED=replayed_at")
+	return c.show(ctx, cmd.listing, deadLetters, query, "dead_letters",
+		"ID=id", "KIND=kind", "ENVIRONMENT=environment", "REASON=reason", "RECEIVED=received_at", "REPLAYED=replayed_at")
 }
 
 type deadLetterReplay struct {
@@ -236,17 +166,10 @@ type deadLetterReplay struct {
 }
 
 // Run replays each in turn and stops at the first that fails.
-func (cmd *deadLetterReplay) Run(ctx context.Context, streams Streams) error {
-	c, err := cmd.client(streams)
-	if err != nil {
-		return err
-	}
+func (cmd *deadLetterReplay) Run(ctx context.Context, c *client) error {
 	for _, id := range cmd.IDs {
-		raw, err := c.do(ctx, request{method: "POST", path: deadLetters + "/" + url.PathEscape(id) + "/replay"})
-		if err != nil {
-			return err
-		}
-		if err := c.done(raw, "", "replayed "+printable(id)); err != nil {
+		r := request{method: "POST", path: deadLetters + "/" + url.PathEscape(id) + "/replay"}
+		if err := c.act(ctx, r, "", "replayed "+verbatim(id)); err != nil {
 			return err
 		}
 	}
