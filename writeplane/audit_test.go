@@ -288,7 +288,7 @@ func TestExportIsMadeAndDownloadedByItsURLAlone(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`{"until":"2100-01-01"}`: "invalid_since", `{"since":"2020-01-01"}`: "invalid_until", `{"since":"x","until":"2100-01-01"}`: "invalid_since",
+		`{"until":"2100-01-01"}`: "invalid_body", `{"since":"2020-01-01"}`: "invalid_body", `{"since":"x","until":"2100-01-01"}`: "invalid_since",
 		`{"since":"2020-01-01","until":"2020-01-01"}`: "invalid_until", `{"since":"2020-01-01","until":"2100-01-01","nope":1}`: "invalid_body", `[]`: "invalid_body",
 	} {
 		if got, decoded := m.as(t, "admin", "POST", "/api/v1/audit/exports", body); got.status != 400 || decoded["error"] != want {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"runtime/debug"
@@ -252,7 +251,7 @@ func worded(ctx context.Context, err error) error {
 	if unstorable(err) {
 		return errUnstorable
 	}
-	if !away(err) {
+	if !postgres.Unavailable(err) {
 		return err
 	}
 	slog.Warn("database away", "error", err)
@@ -267,23 +266,6 @@ var errUnstorable = problem.Newf(problem.Invalid, "invalid_body", "a text has NU
 func unstorable(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && (pgErr.Code == "22021" || pgErr.Code == "22P05")
-}
-
-// away is postgres.Unavailable for errors of which nobody knows that the database
-// made them: a fault of ours must stay a 500.
-func away(err error) bool {
-	var pgErr *pgconn.PgError
-	var connect *pgconn.ConnectError
-	var network net.Error
-	switch {
-	case errors.As(err, &pgErr):
-		return postgres.Unavailable(err)
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err):
-		return true
-	}
-	text := err.Error()
-	return strings.HasSuffix(text, "conn closed") || strings.HasSuffix(text, "closed pool")
 }
 
 const (

@@ -213,6 +213,20 @@ func TestIfMatchKeepsALateWriterOut(t *testing.T) {
 	}
 }
 
+func TestPatchCannotRemoveWhatAResourceNeeds(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	editor := "/api/v1/members/" + m.founding.Members["editor"].ID
+	for _, c := range []struct{ path, member string }{
+		{"/api/v1/organization", "name"}, {"/api/v1/organization", "tier"}, {m.project(), "name"}, {editor, "role"}, {editor, "project_ids"},
+	} {
+		got, decoded := m.as(t, "owner", "PATCH", c.path, `{"`+c.member+`":null}`)
+		if text, _ := decoded["message"].(string); got.status != 400 || decoded["error"] != "invalid_body" || !strings.Contains(text, c.member) {
+			t.Errorf("%s without %s: %d %s", c.path, c.member, got.status, got.body)
+		}
+	}
+}
+
 func TestKeyIsShownOnceRotatedWithGraceAndRevoked(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

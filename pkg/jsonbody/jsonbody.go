@@ -54,6 +54,29 @@ func Strict(r *http.Request, v any) error {
 	return Unmarshal(body, v, true)
 }
 
+// StrictPatch is Strict for a merge patch: null removes a member, so it is refused for
+// the members that the resource cannot be without. To decode alone it would be the same
+// as their absence.
+func StrictPatch(r *http.Request, v any, needed ...string) error {
+	body, err := Read(r, Limit)
+	if err != nil {
+		return err
+	}
+	if err := Unmarshal(body, v, true); err != nil {
+		return err
+	}
+	var sent map[string]json.RawMessage
+	if err := json.Unmarshal(body, &sent); err != nil {
+		return Invalid("the body is not a JSON object")
+	}
+	for _, name := range needed {
+		if value, ok := sent[name]; ok && string(value) == "null" {
+			return Missing(name)
+		}
+	}
+	return nil
+}
+
 // Lenient decodes an SDK body into v: unknown members are ignored.
 func Lenient(r *http.Request, v any) error {
 	body, err := Read(r, Limit)

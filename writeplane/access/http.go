@@ -76,7 +76,7 @@ func (m *Module) PatchOrganization(w http.ResponseWriter, r *http.Request, c *Ca
 		Name *string `json:"name"`
 		Tier *string `json:"tier"`
 	}
-	if err := jsonbody.Strict(r, &body); err != nil {
+	if err := jsonbody.StrictPatch(r, &body, "name", "tier"); err != nil {
 		return err
 	}
 	if body.Name != nil {

@@ -63,7 +63,7 @@ func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) er
 		Role       *string   `json:"role"`
 		ProjectIDs *[]string `json:"project_ids"`
 	}
-	if err := jsonbody.Strict(r, &body); err != nil {
+	if err := jsonbody.StrictPatch(r, &body, "role", "project_ids"); err != nil {
 		return err
 	}
 	if body.Role != nil {

@@ -92,7 +92,7 @@ func newIssuer(config IssuerConfig) *issuer {
 	if len(config.Algorithms) == 0 {
 		config.Algorithms = externalAlgorithms
 	}
-	return &issuer{config: config, client: &http.Client{Timeout: discoveryTimeout}}
+	return &issuer{config: config, client: &http.Client{Timeout: discoveryTimeout, Transport: newRation(http.DefaultTransport)}}
 }
 
 // open returns the verifier. One caller reads the discovery, the others wait for it:

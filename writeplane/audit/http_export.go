@@ -70,13 +70,17 @@ func (m *Module) CreateExport(w http.ResponseWriter, r *http.Request, c *access.
 	if err := jsonbody.Strict(r, &body); err != nil {
 		return err
 	}
+	switch {
+	case body.Since == "":
+		return jsonbody.Missing("since")
+	case body.Until == "":
+		return jsonbody.Missing("until")
+	}
 	since, until, err := parseRange(body.Since, body.Until)
 	switch {
 	case err != nil:
 		return err
-	case body.Since == "":
-		return errSince
-	case body.Until == "" || !since.Before(until):
+	case !since.Before(until):
 		return errUntil
 	}
 	f, err := m.scope(r, c, body.ProjectID)

@@ -10,7 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -142,12 +145,19 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, fn func(tx pgx.Tx) error) err
 // Unavailable reports whether err means that the database itself is away, as
 // opposed to its having refused a statement. Callers answer 503 or try again; a
 // row is never blamed for it.
+//
+// Only what is known to come from a connection counts. An error of any other kind, say
+// of a value that this program cannot encode, is a fault that no second try mends:
+// taken for an absence it would be tried for ever.
 func Unavailable(err error) bool {
 	if err == nil {
 		return false
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	var connect *pgconn.ConnectError
+	var network net.Error
+	switch {
+	case errors.As(err, &pgErr):
 		switch pgErr.Code[:2] {
 		case "08", "53", "57", "58", "25", "40", "55", "XX":
 			// connection, resources, operator intervention, system, transaction
@@ -155,6 +165,13 @@ func Unavailable(err error) bool {
 			return true
 		}
 		return false
+	case errors.Is(err, context.Canceled):
+		return false // the caller went away, not the database
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err):
+		return true
 	}
-	return !errors.Is(err, pgx.ErrNoRows) && !errors.Is(err, context.Canceled)
+	// pgx and its pool keep no types for these.
+	text := err.Error()
+	return strings.HasSuffix(text, "conn closed") || strings.HasSuffix(text, "closed pool")
 }

@@ -2,9 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -88,6 +90,22 @@ func TestUnavailableTellsAnAbsentServerFromARefusedStatement(t *testing.T) {
 	}
 	if postgres.Unavailable(pgx.ErrNoRows) || postgres.Unavailable(context.Canceled) || postgres.Unavailable(nil) {
 		t.Error("no rows, a cancelled caller or success count as an absent server")
+	}
+	// A channel is no parameter: pgx refuses it before anything is sent, as it would again.
+	_, ours := db.App.Exec(t.Context(), "SELECT $1::int", make(chan int))
+	if ours == nil || postgres.Unavailable(ours) {
+		t.Errorf("a fault of the program counts as an absent server: %v", ours)
+	}
+	if postgres.Unavailable(errors.New("seal is broken")) {
+		t.Error("an error of unknown origin counts as an absent server")
+	}
+	late, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	if _, err := db.App.Exec(late, "SELECT 1"); !postgres.Unavailable(err) {
+		t.Errorf("a server that does not answer in time counts as a refused statement: %v", err)
+	}
+	if _, err := pgx.Connect(t.Context(), "postgres://someone@127.0.0.1:1/none"); !postgres.Unavailable(err) {
+		t.Errorf("a refused connection counts as a refused statement: %v", err)
 	}
 	db.App.Close()
 	_, err := db.App.Exec(t.Context(), "SELECT 1")
