@@ -92,12 +92,12 @@ func (c Config) withDefaults() Config {
 
 // Buffer is the log. It is safe for use by several goroutines.
 type Buffer struct {
-	cfg   Config
-	db    *pebble.DB
-	lock  *pebble.Lock
-	me    up.Incarnation
-	store [8]byte // the store's own id, for as long as the disk lives
-	life  *life   // the present one, which me names
+	cfg    Config
+	db     *pebble.DB
+	lock   *pebble.Lock
+	me     up.Incarnation
+	source string // the edge and the store's own id, which lives as long as the disk
+	life   *life  // the present one, which me names
 
 	mu        sync.Mutex // guards all below
 	lives     []*life    // oldest first; the last is life

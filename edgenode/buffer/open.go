@@ -361,9 +361,10 @@ func (b *Buffer) begin() error {
 	for id == 0 {
 		id = mathrand.Uint64()
 	}
-	b.store = [8]byte(u64(id))
+	store := u64(id)
+	b.source = fmt.Sprintf("%s.%x", b.cfg.Edge, store)
 	batch := b.db.NewBatch()
-	if err := errors.Join(batch.Set([]byte{prefixFormat}, u64(format), nil), batch.Set([]byte{prefixStore}, b.store[:], nil),
+	if err := errors.Join(batch.Set([]byte{prefixFormat}, u64(format), nil), batch.Set([]byte{prefixStore}, store, nil),
 		batch.Set(incarnationKey(b.me.Ordinal), b.me.ID[:], nil)); err != nil {
 		return errors.Join(err, batch.Close())
 	}

@@ -24,8 +24,8 @@ type usageKey struct {
 }
 
 func monthOf(t time.Time) uint32 {
-	t = t.UTC()
-	return uint32(t.Year()*12 + int(t.Month()) - 1)
+	year, month, _ := t.UTC().Date()
+	return uint32(year*12 + int(month) - 1)
 }
 
 func (k usageKey) key() []byte {
@@ -75,7 +75,7 @@ func (u *usage) load(db *pebble.DB, now time.Time) error {
 }
 
 // Source implements tally.Counters: the edge and its store.
-func (b *Buffer) Source() string { return fmt.Sprintf("%s.%x", b.cfg.Edge, b.store) }
+func (b *Buffer) Source() string { return b.source }
 
 // Used implements tally.Counters.
 func (b *Buffer) Used(project [16]byte, metric tally.Metric, now time.Time) uint64 {

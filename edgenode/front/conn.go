@@ -1,8 +1,11 @@
 package front
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -27,10 +30,58 @@ type conn struct {
 	stall  time.Duration
 	until  time.Time   // the write deadline as it is set; only the server's goroutine writes
 	linger atomic.Bool // something of the last request was not read
+
+	mu     sync.Mutex // guards the two below: a handler's helper may end a read from outside
+	readBy time.Time  // the read deadline that was asked for; zero: none
+	armed  time.Time  // the one that the connection below has, never later than readBy; zero: none
 }
 
 // NetConn is the connection below.
 func (c *conn) NetConn() net.Conn { return c.Conn }
+
+// SetReadDeadline notes the deadline. The server moves it three times a request, nearly always to a later time, and every
+// move costs a lock and a timer of the runtime; so the connection below keeps the earlier deadline that it has, and Read
+// sets the present one when that has passed.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readBy = t
+	if !c.armed.IsZero() && !t.IsZero() && !t.Before(c.armed) {
+		return nil
+	}
+	return c.armLocked()
+}
+
+// SetDeadline sets both deadlines.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.until = t
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *conn) armLocked() error {
+	c.armed = c.readBy
+	return c.Conn.SetReadDeadline(c.readBy)
+}
+
+// Read gives up at the deadline that was asked for, which may be later than the one that woke it.
+func (c *conn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !c.early() {
+			return n, err
+		}
+	}
+}
+
+// early tells whether a deadline that has passed was not the one that was asked for, and then sets that one.
+func (c *conn) early() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.readBy.IsZero() && !time.Now().Before(c.readBy) {
+		return false
+	}
+	return c.armLocked() == nil
+}
 
 // Write sets the deadline anew for every write: an answer may be as long as it wants, as long as it moves. A deadline
 // that is still far enough is left alone, since setting it costs more than looking at the clock.

@@ -56,6 +56,8 @@ func (l Limits) withDefaults() Limits {
 const (
 	// slowest is the rate in bytes per second below which the sender of a body is given up.
 	slowest = 32 << 10
+	// noBody is what fasthttp calls the length of a request without one.
+	noBody = -2
 	// unknownLength is how long a body of unknown length may take.
 	unknownLength = time.Hour
 )
@@ -83,7 +85,11 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 		SecureErrorLogMessage:        true,
 		Logger:                       quiet{},
 		HeaderReceived: func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-			return fasthttp.RequestConfig{ReadTimeout: patience(h.ContentLength(), limits.Time)}
+			length := h.ContentLength()
+			if length == 0 || length == noBody {
+				return fasthttp.RequestConfig{} // nothing to wait for
+			}
+			return fasthttp.RequestConfig{ReadTimeout: patience(length, limits.Time)}
 		},
 	}
 	served := make(chan error, 1)

@@ -263,15 +263,18 @@ func (g *Gate) Begin(ctx *fasthttp.RequestCtx) {
 	if !usableID(id) {
 		var fresh [32]byte
 		id = appendHex(appendHex(fresh[:0], rand.Uint64()), rand.Uint64())
-		ctx.Response.Header.SetBytesV("X-Request-Id", id)
+		ctx.Response.Header.SetCanonical(nameRequestID, id)
 	} else {
-		ctx.Response.Header.SetBytesV("X-Request-Id", id)
+		ctx.Response.Header.SetCanonical(nameRequestID, id)
 	}
 	if stale := g.stale.Load(); stale > 0 {
 		var text [20]byte
 		ctx.Response.Header.SetBytesV("Skerry-Stale", strconv.AppendInt(text[:0], stale, 10))
 	}
 }
+
+// nameRequestID is in the form that the server would make of it at every request.
+var nameRequestID = []byte("X-Request-Id")
 
 // RequestID is the request's id, after Begin. It dies with the handler.
 func RequestID(ctx *fasthttp.RequestCtx) []byte { return ctx.Response.Header.Peek("X-Request-Id") }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,8 @@ type Meter struct {
 	counters Counters
 	now      func() time.Time
 
-	calls sync.Map // project id (string) → *calls, counted and not yet stored
+	mu    sync.RWMutex
+	calls map[string]*calls // by project id: counted and not yet stored; not a sync.Map, which allocates at every look
 }
 
 // calls are a project's handshakes since they were last written to the store.
@@ -54,7 +57,7 @@ func NewMeter(edge string, counters Counters, now func() time.Time) *Meter {
 	if now == nil {
 		now = time.Now
 	}
-	return &Meter{edge: edge, counters: counters, now: now}
+	return &Meter{edge: edge, counters: counters, now: now, calls: map[string]*calls{}}
 }
 
 // Used is how much a project has used in this month (UTC), as far as this edge knows. A project that is no UUID has
@@ -67,11 +70,11 @@ func (m *Meter) Used(project string, metric Metric, central *state.Usage) int64 
 	now := m.now()
 	own := int64(m.counters.Used(id, metric, now))
 	if metric == Handshakes {
-		if c, ok := m.calls.Load(project); ok {
-			own += c.(*calls).n.Load()
+		if c := m.callsOf(project); c != nil {
+			own += c.n.Load()
 		}
 	}
-	if central.Month != now.UTC().Format(monthForm) {
+	if !isMonth(central.Month, now) {
 		return own
 	}
 	total, by := central.Events, central.EventsBy
@@ -87,15 +90,48 @@ func (m *Meter) Used(project string, metric Metric, central *state.Usage) int64 
 
 // AddHandshakes counts n decision calls.
 func (m *Meter) AddHandshakes(project string, n int64) {
-	c, ok := m.calls.Load(project)
-	if !ok {
+	c := m.callsOf(project)
+	if c == nil {
 		id, err := uuid.Parse(project)
 		if err != nil {
 			return
 		}
-		c, _ = m.calls.LoadOrStore(project, &calls{project: id})
+		m.mu.Lock()
+		if c = m.calls[project]; c == nil {
+			c = &calls{project: id}
+			m.calls[project] = c
+		}
+		m.mu.Unlock()
 	}
-	c.(*calls).n.Add(n)
+	c.n.Add(n)
+}
+
+func (m *Meter) callsOf(project string) *calls {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.calls[project]
+}
+
+// isMonth tells whether a text in monthForm names the month of t (UTC). It is asked at every request, and formatting t for
+// it took more time than everything else that a request costs in this package.
+func isMonth(text string, t time.Time) bool {
+	if len(text) != len(monthForm) || text[4] != '-' {
+		return false
+	}
+	year, month, _ := t.UTC().Date()
+	return number(text[:4]) == year && number(text[5:]) == int(month)
+}
+
+// number reads digits; -1 when there is anything else.
+func number(text string) int {
+	n := 0
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return -1
+		}
+		n = n*10 + int(text[i]-'0')
+	}
+	return n
 }
 
 // Run stores what was counted and reports it over the connection until ctx ends; at the end it stores once more.
@@ -165,20 +201,19 @@ func publishReport(nc *nats.Conn, r Report) error {
 
 // store writes the counted handshakes to the edge's store.
 func (m *Meter) store() error {
-	var fault error
-	m.calls.Range(func(_, value any) bool {
-		c := value.(*calls)
+	m.mu.RLock()
+	all := slices.Collect(maps.Values(m.calls)) // storing waits for the disk, and the lock is not to
+	m.mu.RUnlock()
+	for _, c := range all {
 		n := c.n.Load()
 		if n == 0 {
-			return true
+			continue
 		}
 		if err := m.counters.Add(c.project, Handshakes, m.now(), uint64(n)); err != nil {
-			fault = err
-			return false
+			return err
 		}
 		// Only now, so that Used never falls: for a moment it has them twice.
 		c.n.Add(-n)
-		return true
-	})
-	return fault
+	}
+	return nil
 }

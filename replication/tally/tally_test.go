@@ -321,6 +321,45 @@ func TestUsedPutsTheEdgesOwnCountInThePlaceOfItsReportedOne(t *testing.T) {
 	}
 }
 
+func TestMonthsAreComparedAsTheCentreWritesThem(t *testing.T) {
+	t.Parallel()
+	// In Auckland it is already February.
+	at := time.Date(2026, 2, 1, 9, 0, 0, 0, time.FixedZone("NZDT", 13*60*60))
+	for text, want := range map[string]bool{
+		"2026-01": true, "2026-02": false, "2025-01": false, "2026-1": false, "2026-011": false, "2026/01": false,
+		"": false, "2026-0x": false, "+026-01": false,
+	} {
+		if got := isMonth(text, at); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestMeteringAllocatesNothing(t *testing.T) {
+	m := NewMeter("e1", &memory{counts: map[countKey]uint64{}}, nil)
+	central := state.Usage{Month: time.Now().UTC().Format(monthForm), Handshakes: 7, HandshakesBy: map[string]int64{"e1.disk": 4, "e2.x": 3}}
+	m.AddHandshakes(projectText, 1)
+	if n := testing.AllocsPerRun(1000, func() {
+		m.AddHandshakes(projectText, 1)
+		if m.Used(projectText, Handshakes, &central) < 7 {
+			t.Fatal("not counted")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkMetering is what a decision call of a project with a quota costs here.
+func BenchmarkMetering(b *testing.B) {
+	m := NewMeter("e1", &memory{counts: map[countKey]uint64{}}, nil)
+	central := state.Usage{Month: time.Now().UTC().Format(monthForm), Handshakes: 7, HandshakesBy: map[string]int64{"e1.disk": 4, "e2.x": 3}}
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = m.Used(projectText, Handshakes, &central)
+		m.AddHandshakes(projectText, 1)
+	}
+}
+
 func TestHandshakesCountAtOnceAndAreStoredOnce(t *testing.T) {
 	t.Parallel()
 	store := &memory{counts: map[countKey]uint64{}}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package edgenode
+
+const raced = false
