@@ -83,7 +83,7 @@ func New(config Config) (*Relay, error) {
 	}
 	dialer := net.Dialer{Timeout: config.Connect, KeepAlive: 15 * time.Second}
 	return &Relay{config: config, base: base, transport: &http.Transport{
-		DialContext:            dialer.DialContext,
+		DialContext:            dialing(dialer.DialContext),
 		TLSHandshakeTimeout:    5 * time.Second,
 		MaxIdleConns:           128,
 		MaxIdleConnsPerHost:    128,
@@ -179,7 +179,10 @@ func (r *Relay) request(flight context.Context, ctx *fasthttp.RequestCtx, up *up
 // send passes the request on and returns the answer's header. sent tells whether the write plane may have got any of it.
 func (r *Relay) send(ctx *fasthttp.RequestCtx, req *http.Request, cancel context.CancelFunc) (*http.Response, bool, error) {
 	var connected atomic.Bool
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		connected.Store(true)
+		begin(got.Conn)
+	}}
 	stop := watch(ctx.Conn(), cancel)
 	defer stop()
 	resp, err := r.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))

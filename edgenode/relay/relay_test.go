@@ -194,6 +194,28 @@ func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
 	}
 }
 
+// A server that answers before it has read the body and closes at once resets the connection under the upload. The
+// answer was sent before, so it is the answer, and not that nobody knows what became of the request.
+func TestEarlyAnswerArrivesThoughTheConnectionIsResetUnderTheUpload(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		const body = `{"error":"Invalid token"}`
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_ = c.Close() // with the upload unread
+	}))
+	for range 20 {
+		resp, got := do(t, "POST", "http://"+address+"/", bytes.NewReader(make([]byte, 4<<20)))
+		if resp.StatusCode != 401 || got != `{"error":"Invalid token"}` {
+			t.Fatalf("%d %q", resp.StatusCode, got)
+		}
+	}
+}
+
 func TestAwayIs503AndUnknownFateIs502(t *testing.T) {
 	t.Parallel()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
