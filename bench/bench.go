@@ -214,6 +214,7 @@ type pair struct {
 	conns          int
 	times          int // units in one request, such as the events of a batch; 0 means 1
 	unit           string
+	file           []byte // the request whose answer nginx serves in the same run; nil: no peer
 }
 
 // measure runs a pair: yardstick, server, yardstick, server, …
@@ -230,6 +231,11 @@ func (b *bench) measure(ctx context.Context, p pair) error {
 		return err
 	}
 	defer yardstick.Kill()
+	peer, err := b.peer(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer peer.end()
 	if p.times == 0 {
 		p.times, p.unit = 1, "requests/s"
 	}
@@ -254,8 +260,14 @@ func (b *bench) measure(ctx context.Context, p pair) error {
 		f.Values, f.Baseline = append(f.Values, value), append(f.Baseline, yard)
 		f.Ratios, f.Busy = append(f.Ratios, value/yard), append(f.Busy, ownBusy)
 		f.Latency, f.PerSecond = report.Quantiles(own.Latency), own.PerSec[:len(own.PerSec)-1]
+		if err := peer.measure(ctx, b, p, yard); err != nil {
+			return err
+		}
 	}
 	b.add(f)
+	if peer != nil {
+		b.add(peer.figure)
+	}
 	return nil
 }
 

@@ -39,7 +39,7 @@ func reads(ctx context.Context, b *bench) error {
 	for _, p := range readPairs(edge, project, surveyID) {
 		p.scenario, p.edge, p.conns = "reads", edge, readConns
 		if p.status == 304 {
-			if p.sample, err = revalidation(edge, p.sample); err != nil {
+			if p.sample, err = revalidation(edge.Address, p.sample); err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
 		}
@@ -58,8 +58,8 @@ func readPairs(edge *stage.Edge, project stage.Project, surveyID string) []pair 
 	get := func(path string) []byte { return load.Render("GET", path, edge.Address, key, nil) }
 	fresh := newUsers(edge.Address, project.Key)
 	return []pair{
-		{name: "survey list 304", target: 0.80, status: 304, sample: get("/api/pulse/surveys")},
-		{name: "survey list 200", target: 0.75, status: 200, sample: get("/api/pulse/surveys")},
+		{name: "survey list 304", target: 0.80, status: 304, file: get("/api/pulse/surveys"), sample: get("/api/pulse/surveys")},
+		{name: "survey list 200", target: 0.75, status: 200, file: get("/api/pulse/surveys"), sample: get("/api/pulse/surveys")},
 		{name: "survey bundle 200", target: 0.70, status: 200, sample: get("/api/pulse/surveys/" + surveyID)},
 		{name: "handshake 304", target: 0.80, status: 304, sample: get("/api/v1/handshake?distinct_id=user-1")},
 		{name: "handshake, same user", status: 200, sample: get("/api/v1/handshake?distinct_id=user-1")},
@@ -70,8 +70,8 @@ func readPairs(edge *stage.Edge, project stage.Project, surveyID string) []pair 
 }
 
 // revalidation is the request with the tag that its response now has.
-func revalidation(edge *stage.Edge, request []byte) ([]byte, error) {
-	_, head, _, err := load.Get(edge.Address, request)
+func revalidation(address string, request []byte) ([]byte, error) {
+	_, head, _, err := load.Get(address, request)
 	if err != nil {
 		return nil, err
 	}
