@@ -156,7 +156,7 @@ func utcMillis(b []byte) (us int64, ok bool) {
 		}
 	}
 	// What is odd in any way goes to the slow and thorough reader.
-	if year < 1 || month < 1 || month > 12 || day < 1 || day > 28 || hour < 0 || hour > 23 || minute < 0 || minute > 59 ||
+	if year < 2 || month < 1 || month > 12 || day < 1 || day > 28 || hour < 0 || hour > 23 || minute < 0 || minute > 59 ||
 		second < 0 || second > 59 || fraction < 0 {
 		return 0, false
 	}

@@ -85,6 +85,9 @@ func TestSinglePayloads(t *testing.T) {
 		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06Z"}`, `0 event=a id=u1 at=2025-02-03T04:05:06Z`, nil},
 		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2026-01-03T03:04:05.678Z"}`, `0 event=a id=u1 at=2026-01-03T03:04:05.678Z`, nil}, // 24 h ahead
 		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2026-01-03T03:04:05.679Z"}`, `0 event=a id=u1`, nil},                             // more: receipt
+		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0001-01-01T00:00:00Z"}`, `0 event=a id=u1 at=0001-01-01T00:00:00.000001Z`, nil},  // not no time at all
+		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0000-12-31T23:59:59Z"}`, ``, ErrTrack},
+		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0001-01-01T00:00:00+14:00"}`, ``, ErrTrack},
 		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-30T04:05:06Z"}`, ``, ErrTrack},
 		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":1735689600}`, ``, ErrTrack},
 		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":""}`, ``, ErrTrack},

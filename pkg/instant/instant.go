@@ -70,12 +70,22 @@ var forms = [...]string{
 
 // Parse reads an ISO 8601 time with an offset, or a date alone, which means its
 // first instant in UTC. A time of day without an offset is refused: nobody can
-// know which instant it means.
+// know which instant it means. So is what lies before the year 1 in UTC, which
+// Layout cannot show. The instant that begins the year 1 is read a microsecond
+// late, which Layout does not show either: some clients send it for want of a time,
+// and the zero Time stands for no time at all.
 func Parse(s string) (time.Time, error) {
 	for _, form := range forms {
-		if t, err := time.Parse(form, s); err == nil {
-			return t.UTC(), nil
+		t, err := time.Parse(form, s)
+		switch {
+		case err != nil:
+			continue
+		case t.UTC().Year() < 1:
+			return time.Time{}, fmt.Errorf("%q is before the year 1", s)
+		case t.IsZero():
+			t = t.Add(time.Microsecond)
 		}
+		return t.UTC(), nil
 	}
 	return time.Time{}, fmt.Errorf("%q is not an ISO 8601 time with an offset, such as 2026-01-02T03:04:05.678Z", s)
 }
