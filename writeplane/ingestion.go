@@ -58,10 +58,12 @@ func (p *Plane) ingestionStatus(ctx context.Context) IngestionStatus {
 	return IngestionStatus{Status: in.store.Status(ctx), Receiving: in.receiver.Status(), History: in.worker.Status()}
 }
 
-// operatorRoutes are the operators' actions beside what serve.Operator offers.
+// operatorRoutes are the operators' actions beside what serve.Operator offers. The
+// listener has no authentication, since it is reached by operators alone; a page in an
+// operator's browser reaches it too, so what changes anything is refused to other origins.
 func (p *Plane) operatorRoutes(operator http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", operator)
 	mux.HandleFunc("POST /edges/{edge}/retire", p.ingestion.store.Retire(p.ingestion.receiver.Heard))
-	return mux
+	return http.NewCrossOriginProtection().Handler(mux)
 }

@@ -263,7 +263,16 @@ func TestAnErasedPersonIsGoneAndMayBeginAnew(t *testing.T) {
 	if got, _ := r.as(t, "editor", "DELETE", r.path("/api/v1/persons/anon"), ""); got.status != 403 || got.body != `{"error":"Permission denied"}` {
 		t.Fatalf("an editor: %d %s", got.status, got.body)
 	}
-	if got, _ := r.as(t, "admin", "DELETE", r.path("/api/v1/persons/anon"), ""); got.status != 200 || got.body != `{"deleted":true}` {
+	seen, _ := r.as(t, "viewer", "GET", r.path("/api/v1/persons/anon"), "")
+	for _, tag := range []string{`"another"`, `W/` + seen.header.Get("ETag")} {
+		if got, decoded := r.as(t, "admin", "DELETE", r.path("/api/v1/persons/anon"), "", "If-Match", tag); got.status != 412 || decoded["error"] != "precondition_failed" {
+			t.Errorf("If-Match %s: %d %s", tag, got.status, got.body)
+		}
+	}
+	if got, _ := r.as(t, "admin", "DELETE", r.path("/api/v1/persons/nobody"), "", "If-Match", "*"); got.status != 404 {
+		t.Errorf("If-Match of nobody: %d %s", got.status, got.body)
+	}
+	if got, _ := r.as(t, "admin", "DELETE", r.path("/api/v1/persons/anon"), "", "If-Match", seen.header.Get("ETag")); got.status != 200 || got.body != `{"deleted":true}` {
 		t.Fatalf("%d %s", got.status, got.body)
 	}
 	if got := r.lastAction(t); got != "person.erased" {
@@ -404,5 +413,24 @@ func TestAnEdgeIsRetiredOnlyWhenItIsSilent(t *testing.T) {
 		if got := call(t, server, "POST", "/edges/edge-1/retire", ""); got.status != 200 || got.body != `{"edge_id":"edge-1","retired":true}` {
 			t.Errorf("a dead edge: %d %s", got.status, got.body)
 		}
+	}
+}
+
+func TestPageInAnOperatorsBrowserChangesNothing(t *testing.T) {
+	t.Parallel()
+	reached := false
+	operator := (&Plane{}).operatorRoutes(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
+	for name, value := range map[string]string{"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"} {
+		ask := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8190/edges/edge-1/retire", http.NoBody)
+		ask.Header.Set(name, value)
+		answer := httptest.NewRecorder()
+		operator.ServeHTTP(answer, ask)
+		if answer.Code != http.StatusForbidden {
+			t.Errorf("%s %s: %d", name, value, answer.Code)
+		}
+	}
+	operator.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8190/status", http.NoBody))
+	if !reached {
+		t.Error("/status is not reached")
 	}
 }

@@ -264,12 +264,18 @@ type Status struct {
 	Postgres string `json:"postgres"` // "ok" or what is wrong
 	NATS     string `json:"nats"`     // connected, reconnecting, …
 
-	Ingestion IngestionStatus `json:"ingestion"`
+	// State is how far what edges serve is on its way to them; null when Postgres is away.
+	State     []publish.LaneStatus `json:"state"`
+	Ingestion IngestionStatus      `json:"ingestion"`
 }
 
 func (p *Plane) status(ctx context.Context) any {
 	s := Status{Postgres: "ok", NATS: p.conn.Status().String(), Ingestion: p.ingestionStatus(ctx)}
 	if err := p.Ready(ctx); err != nil {
+		s.Postgres = err.Error()
+	}
+	var err error
+	if s.State, err = publish.New(p.db.App).Status(ctx); err != nil && s.Postgres == "ok" {
 		s.Postgres = err.Error()
 	}
 	return s

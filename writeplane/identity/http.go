@@ -226,6 +226,9 @@ func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		return access.ErrNotFound
 	}
 	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
+		if err := unchanged(ctx, tx.Tx, scope, id, r); err != nil {
+			return err
+		}
 		members, err := erase(ctx, tx.Tx, scope, id)
 		if err != nil {
 			return err
@@ -245,4 +248,21 @@ func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		return err
 	}
 	return reply.Deleted(w)
+}
+
+// unchanged honours If-Match of an erasure. Links are locked as for the erasure itself,
+// so that it is the same person that was judged; an event that comes in between changes
+// nothing that the answer has promised.
+func unchanged(ctx context.Context, tx pgx.Tx, scope Scope, id string, r *http.Request) error {
+	if r.Header.Get("If-Match") == "" {
+		return nil
+	}
+	if err := LockExclusive(ctx, tx, []Scope{scope}); err != nil {
+		return err
+	}
+	p, err := load(ctx, tx, scope, id)
+	if err != nil {
+		return err
+	}
+	return reply.IfMatch(r, p)
 }

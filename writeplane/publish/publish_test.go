@@ -199,6 +199,36 @@ func TestWhatIsCommittedReachesTheStreams(t *testing.T) {
 	}
 }
 
+func TestStatusTellsWhatIsCommittedAndWhatIsPublished(t *testing.T) {
+	b := newBench(t)
+	status := func() []LaneStatus {
+		t.Helper()
+		lanes, err := New(b.pool).Status(t.Context())
+		if err != nil || len(lanes) != 2 || lanes[0].Lane != "normal" || lanes[1].Lane != "urgent" {
+			t.Fatalf("%+v, %v", lanes, err)
+		}
+		return lanes
+	}
+	_, stop := b.start("a", New(b.pool), nil)
+	b.put(map[replication.Subject]any{flag(1): 1})
+	b.settled()
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+		// The stream has it a moment before the database knows that.
+		if s := status(); s[0].Published == s[0].Position && s[1].Published == s[1].Position {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%+v", s)
+		}
+	}
+	before := status()
+	stop()
+	b.put(map[replication.Subject]any{flag(1): 2, flag(2): 1})
+	after := status()
+	if after[0].Position != before[0].Position+2 || after[0].Published != before[0].Published || after[0].Epoch != before[0].Epoch {
+		t.Errorf("two changes that nobody publishes: %+v, before %+v", after, before)
+	}
+}
+
 func TestRestartContinuesTheEpoch(t *testing.T) {
 	b := newBench(t)
 	_, stop := b.start("a", New(b.pool), nil)
