@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // keyRow is an API key; its secrets are known by their hashes alone.
@@ -63,16 +63,12 @@ func scanKey(row pgx.CollectableRow) (k keyRow, err error) {
 }
 
 // one runs a query for the row of an id; a malformed id is absent like any other.
-func one[T any](ctx context.Context, q Querier, sql, rowID string, scan pgx.RowToFunc[T]) (row T, err error) {
+func one[T any](ctx context.Context, q postgres.Querier, sql, rowID string, scan pgx.RowToFunc[T]) (row T, err error) {
 	if !id.Valid(rowID) {
 		return row, ErrNotFound
 	}
-	rows, err := q.Query(ctx, sql, rowID)
-	if err != nil {
-		return row, err
-	}
-	row, err = pgx.CollectExactlyOneRow(rows, scan)
-	if errors.Is(err, pgx.ErrNoRows) {
+	row, ok, err := postgres.One(ctx, q, "read row", scan, sql, rowID)
+	if err == nil && !ok {
 		return row, ErrNotFound
 	}
 	return row, err

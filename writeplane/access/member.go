@@ -16,6 +16,7 @@ import (
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/problem"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // memberRow is a person of an organization.
@@ -113,13 +114,10 @@ func removeMember(ctx context.Context, tx *commit.Tx, m memberRow) error {
 // keepAnOwner fails when m is the only owner. All owners' rows are locked, so that
 // two owners cannot remove each other at once.
 func keepAnOwner(ctx context.Context, tx *commit.Tx, m memberRow) error {
-	rows, err := tx.Query(ctx, `SELECT id FROM members WHERE organization_id = $1 AND role = 'owner' AND removed_at IS NULL ORDER BY id FOR NO KEY UPDATE`, m.OrganizationID)
+	owners, err := postgres.All(ctx, tx, "read owners", pgx.RowTo[string], `
+		SELECT id FROM members WHERE organization_id = $1 AND role = 'owner' AND removed_at IS NULL ORDER BY id FOR NO KEY UPDATE`, m.OrganizationID)
 	if err != nil {
-		return fmt.Errorf("read owners: %w", err)
-	}
-	owners, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("read owners: %w", err)
+		return err
 	}
 	if len(owners) < 2 {
 		return errLastOwner

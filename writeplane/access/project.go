@@ -16,6 +16,7 @@ import (
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // projectView is the project as the API shows it: its settings are flat members
@@ -185,15 +186,11 @@ func deleteProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
 	if err := endKeysOf(ctx, tx, p.ID); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, `
+	subjects, err := postgres.All(ctx, tx, "read project's documents", pgx.RowTo[string], `
 		SELECT subject FROM documents WHERE body IS NOT NULL AND (starts_with(subject, $1) OR starts_with(subject, $2))`,
 		replication.ProjectPrefix(replication.Normal, p.ID), replication.ProjectPrefix(replication.Urgent, p.ID))
 	if err != nil {
-		return fmt.Errorf("read project's documents: %w", err)
-	}
-	subjects, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("read project's documents: %w", err)
+		return err
 	}
 	for _, subject := range subjects {
 		tx.Delete(replication.Subject(subject))
@@ -205,15 +202,11 @@ func deleteProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
 
 func endKeysOf(ctx context.Context, tx *commit.Tx, projectID string) error {
 	// keySQL sees no key of a deleted project, so the rows are read by themselves.
-	rows, err := tx.Query(ctx, `
+	keys, err := postgres.All(ctx, tx, "read project's api keys", scanKey, `
 		SELECT k.id, k.project_id, p.organization_id, k.environment, k.name, k.prefix, k.created_at, k.last_used_at, k.revoked_at
 		FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.project_id = $1 AND k.revoked_at IS NULL ORDER BY k.id FOR NO KEY UPDATE OF k`, projectID)
 	if err != nil {
-		return fmt.Errorf("read project's api keys: %w", err)
-	}
-	keys, err := pgx.CollectRows(rows, scanKey)
-	if err != nil {
-		return fmt.Errorf("read project's api keys: %w", err)
+		return err
 	}
 	for _, key := range keys {
 		if err := revokeKey(ctx, tx, key); err != nil {
@@ -276,13 +269,10 @@ func updateOrganization(ctx context.Context, tx *commit.Tx, before, after organi
 	if before.Tier == after.Tier {
 		return nil
 	}
-	rows, err := tx.Query(ctx, projectSQL+"p.organization_id = $1 ORDER BY p.id FOR NO KEY UPDATE OF p", after.ID)
+	projects, err := postgres.All(ctx, tx, "read organization's projects", scanProject,
+		projectSQL+"p.organization_id = $1 ORDER BY p.id FOR NO KEY UPDATE OF p", after.ID)
 	if err != nil {
-		return fmt.Errorf("read organization's projects: %w", err)
-	}
-	projects, err := pgx.CollectRows(rows, scanProject)
-	if err != nil {
-		return fmt.Errorf("read organization's projects: %w", err)
+		return err
 	}
 	for _, project := range projects {
 		if err := putProject(tx, project); err != nil {

@@ -179,32 +179,20 @@ func scanProject(row pgx.CollectableRow) (p ProjectRow, err error) {
 	return p, err
 }
 
-// Querier is what a pool and a transaction have in common.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // ProjectByID reads a project that is not deleted; ErrNotFound when there is none.
 func (s *Store) ProjectByID(ctx context.Context, projectID string) (ProjectRow, error) {
 	return readProject(ctx, s.pool, projectID, "")
 }
 
-func readProject(ctx context.Context, q Querier, projectID, lock string) (ProjectRow, error) {
+func readProject(ctx context.Context, q postgres.Querier, projectID, lock string) (ProjectRow, error) {
 	if !id.Valid(projectID) {
 		return ProjectRow{}, ErrNotFound
 	}
-	rows, err := q.Query(ctx, projectSQL+"p.id = $1 "+lock, projectID)
-	if err != nil {
-		return ProjectRow{}, fmt.Errorf("read project: %w", err)
+	row, ok, err := postgres.One(ctx, q, "read project", scanProject, projectSQL+"p.id = $1 "+lock, projectID)
+	if err == nil && !ok {
+		return row, ErrNotFound
 	}
-	row, err := pgx.CollectExactlyOneRow(rows, scanProject)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return ProjectRow{}, ErrNotFound
-	}
-	if err != nil {
-		return ProjectRow{}, fmt.Errorf("read project: %w", err)
-	}
-	return row, nil
+	return row, err
 }
 
 // ErrEnvironment is the 400 of an environment that is neither of the two.

@@ -20,9 +20,9 @@ import (
 	"skerry/pkg/predicate"
 	"skerry/pkg/state"
 	"skerry/replication"
-	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/form"
+	"skerry/writeplane/postgres"
 )
 
 // Limits of a member list.
@@ -90,14 +90,11 @@ func (c *Cohort) entry(action string, before, after any) commit.Entry {
 }
 
 // Known answers which cohorts a predicate may name: those of the project, and those in present, which it names already.
-func Known(ctx context.Context, q access.Querier, project string, present []string) (func(string) bool, error) {
-	rows, err := q.Query(ctx, `SELECT name FROM cohorts WHERE project_id = $1`, project)
+func Known(ctx context.Context, q postgres.Querier, project string, present []string) (func(string) bool, error) {
+	names, err := postgres.All(ctx, q, "list names of cohorts", pgx.RowTo[string],
+		`SELECT name FROM cohorts WHERE project_id = $1`, project)
 	if err != nil {
-		return nil, fmt.Errorf("list names of cohorts: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list names of cohorts: %w", err)
+		return nil, err
 	}
 	known := make(map[string]bool, len(names)+len(present))
 	for _, name := range append(names, present...) {

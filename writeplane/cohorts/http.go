@@ -13,6 +13,7 @@ import (
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/form"
+	"skerry/writeplane/postgres"
 )
 
 // Module serves the endpoints of cohorts.
@@ -115,7 +116,7 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 	return m.show(w, r, http.StatusOK, found, r.URL.Query().Get("members") != "false")
 }
 
-func find(r *http.Request, q access.Querier, project access.Project, lock string) (*Cohort, error) {
+func find(r *http.Request, q postgres.Querier, project access.Project, lock string) (*Cohort, error) {
 	name := r.PathValue("name")
 	if !decide.ValidKey(name) {
 		return nil, access.ErrNotFound

@@ -15,8 +15,8 @@ import (
 	"skerry/pkg/decide"
 	"skerry/pkg/problem"
 	"skerry/pkg/state"
-	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // Members lie in the table in order of hash. A shard is a stretch of hashes (decide.Shard is the hash's highest bits, the
@@ -99,15 +99,7 @@ func inChunks(members []string, do func(part []string, hashes []int64) ([]string
 }
 
 func query(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]string, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("change members: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("change members: %w", err)
-	}
-	return found, nil
+	return postgres.All(ctx, tx, "change members", pgx.RowTo[string], sql, args...)
 }
 
 // replace makes the list the given one.
@@ -130,14 +122,11 @@ func replace(ctx context.Context, tx pgx.Tx, cohortID string, members []string) 
 }
 
 // all reads the members in order of text.
-func all(ctx context.Context, q access.Querier, cohortID string) ([]string, error) {
-	rows, err := q.Query(ctx, `SELECT member FROM cohort_members WHERE cohort_id = $1 ORDER BY member`, cohortID)
+func all(ctx context.Context, q postgres.Querier, cohortID string) ([]string, error) {
+	found, err := postgres.All(ctx, q, "list members", pgx.RowTo[string],
+		`SELECT member FROM cohort_members WHERE cohort_id = $1 ORDER BY member`, cohortID)
 	if err != nil {
-		return nil, fmt.Errorf("list members: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list members: %w", err)
+		return nil, err
 	}
 	if found == nil {
 		found = []string{}
@@ -205,14 +194,11 @@ func (c *Cohort) putRange(ctx context.Context, tx *commit.Tx, first, end int) er
 		return nil
 	}
 	width := uint64(1<<32) / uint64(c.Shards)
-	rows, err := tx.Query(ctx, `SELECT member FROM cohort_members WHERE cohort_id = $1 AND hash >= $2 AND hash < $3 ORDER BY hash`,
+	members, err := postgres.All(ctx, tx, "read members of shards", pgx.RowTo[string],
+		`SELECT member FROM cohort_members WHERE cohort_id = $1 AND hash >= $2 AND hash < $3 ORDER BY hash`,
 		c.ID, int64(uint64(first)*width), int64(uint64(end)*width))
 	if err != nil {
-		return fmt.Errorf("read members of shards: %w", err)
-	}
-	members, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("read members of shards: %w", err)
+		return err
 	}
 	for n := first; n < end; n++ {
 		i := slices.IndexFunc(members, func(m string) bool { return decide.Shard(m, c.Shards) != n })

@@ -2,7 +2,6 @@ package cohorts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +10,7 @@ import (
 	"skerry/pkg/problem"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // ErrExists is the 409 of a name that the project has already.
@@ -29,33 +29,19 @@ func scanCohort(row pgx.CollectableRow) (*Cohort, error) {
 }
 
 // one reads a cohort by name; lock is a locking clause or empty.
-func one(ctx context.Context, q access.Querier, project, name, lock string) (*Cohort, error) {
-	rows, err := q.Query(ctx, selectCohort+"c.name = $2 "+lock, project, name)
-	if err != nil {
-		return nil, fmt.Errorf("read cohort: %w", err)
-	}
-	c, err := pgx.CollectExactlyOneRow(rows, scanCohort)
-	if errors.Is(err, pgx.ErrNoRows) {
+func one(ctx context.Context, q postgres.Querier, project, name, lock string) (*Cohort, error) {
+	c, ok, err := postgres.One(ctx, q, "read cohort", scanCohort, selectCohort+"c.name = $2 "+lock, project, name)
+	if err == nil && !ok {
 		return nil, access.ErrNotFound
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read cohort: %w", err)
-	}
-	return c, nil
+	return c, err
 }
 
 const forUpdate = "FOR UPDATE OF c"
 
-func list(ctx context.Context, q access.Querier, project, after string, limit int) ([]*Cohort, error) {
-	rows, err := q.Query(ctx, selectCohort+"c.name > $2 ORDER BY c.name LIMIT $3", project, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list cohorts: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanCohort)
-	if err != nil {
-		return nil, fmt.Errorf("list cohorts: %w", err)
-	}
-	return found, nil
+func list(ctx context.Context, q postgres.Querier, project, after string, limit int) ([]*Cohort, error) {
+	return postgres.All(ctx, q, "list cohorts", scanCohort,
+		selectCohort+"c.name > $2 ORDER BY c.name LIMIT $3", project, after, limit)
 }
 
 // predicates locks a project's cohorts against other changes of predicates and reads them all: two changes at once could

@@ -3,7 +3,6 @@ package crashes
 import (
 	"cmp"
 	"context"
-
 	"fmt"
 	"maps"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 	"skerry/pkg/crash"
 	"skerry/pkg/id"
 	"skerry/writeplane/access"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/symbols"
 )
 
@@ -102,19 +102,11 @@ func scanEvent(row pgx.CollectableRow) (*Event, error) {
 	return e, err
 }
 
-func query(ctx context.Context, q access.Querier, sql string, args ...any) ([]*Event, error) {
-	rows, err := q.Query(ctx, selectEvent+sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read crash reports: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanEvent)
-	if err != nil {
-		return nil, fmt.Errorf("read crash reports: %w", err)
-	}
-	return found, nil
+func query(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]*Event, error) {
+	return postgres.All(ctx, q, "read crash reports", scanEvent, selectEvent+sql, args...)
 }
 
-func one(ctx context.Context, q access.Querier, eventID string) (*Event, error) {
+func one(ctx context.Context, q postgres.Querier, eventID string) (*Event, error) {
 	if !id.Valid(eventID) {
 		return nil, access.ErrNotFound
 	}
@@ -134,7 +126,7 @@ type position struct {
 	ID string    `json:"id"`
 }
 
-func page(ctx context.Context, q access.Querier, projectID string, filters url.Values, since, until time.Time, after position, limit int) ([]*Event, error) {
+func page(ctx context.Context, q postgres.Querier, projectID string, filters url.Values, since, until time.Time, after position, limit int) ([]*Event, error) {
 	if after.ID == "" {
 		after = position{time.Now().Add(1000 * time.Hour), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
 	}
@@ -158,22 +150,16 @@ type claim struct {
 }
 
 // take claims pending reports for a while; whoever dies gives them up by time.
-func take(ctx context.Context, q access.Querier, limit int, term time.Duration) ([]claim, error) {
-	rows, err := q.Query(ctx, `
+func take(ctx context.Context, q postgres.Querier, limit int, term time.Duration) ([]claim, error) {
+	return postgres.All(ctx, q, "take crash reports", scanClaim, `
 		UPDATE crash_events SET taken_until = now() + $2
 		WHERE id IN (SELECT id FROM crash_events WHERE pending AND taken_until < now() ORDER BY received_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 		RETURNING id, project_id, environment, release, debug_ids, record, answers, wanted`, limit, term)
-	if err != nil {
-		return nil, fmt.Errorf("take crash reports: %w", err)
-	}
-	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claim, err error) {
-		err = row.Scan(&c.ID, &c.ProjectID, &c.Environment, &c.Release, &c.DebugIDs, &c.Record, &c.Answers, &c.Wanted)
-		return c, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("take crash reports: %w", err)
-	}
-	return taken, nil
+}
+
+func scanClaim(row pgx.CollectableRow) (c claim, err error) {
+	err = row.Scan(&c.ID, &c.ProjectID, &c.Environment, &c.Release, &c.DebugIDs, &c.Record, &c.Answers, &c.Wanted)
+	return c, err
 }
 
 // done is a report with its answers.
@@ -185,7 +171,7 @@ type done struct {
 
 // finish stores answers in one statement. A report that was asked for meanwhile stays
 // pending, and free to be taken.
-func finish(ctx context.Context, q access.Querier, list []done) error {
+func finish(ctx context.Context, q postgres.Querier, list []done) error {
 	var ids []string
 	var wanted []int
 	var answers [][]byte

@@ -3,7 +3,6 @@ package flags
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +12,7 @@ import (
 	"skerry/writeplane/access"
 	"skerry/writeplane/cohorts"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 const selectFlag = `
@@ -43,19 +43,12 @@ func scanFlag(row pgx.CollectableRow) (*Flag, error) {
 }
 
 // one reads the flag that the condition names; access.ErrNotFound when there is none.
-func one(ctx context.Context, q access.Querier, condition string, args ...any) (*Flag, error) {
-	rows, err := q.Query(ctx, selectFlag+condition, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read flag: %w", err)
-	}
-	f, err := pgx.CollectExactlyOneRow(rows, scanFlag)
-	if errors.Is(err, pgx.ErrNoRows) {
+func one(ctx context.Context, q postgres.Querier, condition string, args ...any) (*Flag, error) {
+	f, ok, err := postgres.One(ctx, q, "read flag", scanFlag, selectFlag+condition, args...)
+	if err == nil && !ok {
 		return nil, access.ErrNotFound
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read flag: %w", err)
-	}
-	return f, nil
+	return f, err
 }
 
 // locked reads a flag for changing it: others wait.
@@ -63,17 +56,10 @@ func locked(ctx context.Context, tx *commit.Tx, id string) (*Flag, error) {
 	return one(ctx, tx, "f.id = $1 FOR UPDATE OF f", id)
 }
 
-func list(ctx context.Context, q access.Querier, project, environment string, after position, limit int) ([]*Flag, error) {
-	rows, err := q.Query(ctx, selectFlag+`f.project_id = $1 AND ($2 = '' OR f.environment = $2) AND (f.key, f.id) > ($3, $4)
+func list(ctx context.Context, q postgres.Querier, project, environment string, after position, limit int) ([]*Flag, error) {
+	return postgres.All(ctx, q, "list flags", scanFlag, selectFlag+`
+		f.project_id = $1 AND ($2 = '' OR f.environment = $2) AND (f.key, f.id) > ($3, $4)
 		ORDER BY f.key, f.id LIMIT $5`, project, environment, after.Key, after.id(), limit)
-	if err != nil {
-		return nil, fmt.Errorf("list flags: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanFlag)
-	if err != nil {
-		return nil, fmt.Errorf("list flags: %w", err)
-	}
-	return found, nil
 }
 
 // position is where a list goes on.
@@ -140,6 +126,6 @@ func update(ctx context.Context, tx *commit.Tx, f *Flag) error {
 
 // cohortsFor answers which cohorts a rule may name: those of the project, and those that the present rule names already,
 // so that a cohort's deletion does not make every rule that names it unchangeable.
-func cohortsFor(ctx context.Context, q access.Querier, project string, present *decide.Rule) (func(string) bool, error) {
+func cohortsFor(ctx context.Context, q postgres.Querier, project string, present *decide.Rule) (func(string) bool, error) {
 	return cohorts.Known(ctx, q, project, present.Cohorts())
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/replication/up"
+	"skerry/writeplane/postgres"
 )
 
 // Scope is what identifiers are unique in: an environment of a project.
@@ -158,13 +159,9 @@ func withAliases(ctx context.Context, q Querier, ids []ID) (map[Scope]bool, erro
 	if len(scopes) == 0 {
 		return nil, nil
 	}
-	rows, err := q.Query(ctx, headsSQL, projects, environments)
+	found, err := postgres.All(ctx, q, "look for aliases", pgx.RowTo[int64], headsSQL, projects, environments)
 	if err != nil {
-		return nil, fmt.Errorf("look for aliases: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("look for aliases: %w", err)
+		return nil, err
 	}
 	linked := map[Scope]bool{}
 	for _, i := range found {
@@ -185,18 +182,13 @@ ORDER BY 2, 1`
 // Members lists a person's identifiers, the canonical one first, by any of them. An
 // identifier that nobody has linked is a person's only one.
 func Members(ctx context.Context, q Querier, scope Scope, id string) ([]string, error) {
-	rows, err := q.Query(ctx, membersSQL, scope.Project, int16(scope.Environment), id)
-	if err != nil {
-		return nil, fmt.Errorf("list a person's ids: %w", err)
-	}
-	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (text string, err error) {
-		var alias bool
-		return text, row.Scan(&text, &alias)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list a person's ids: %w", err)
-	}
-	return members, nil
+	return postgres.All(ctx, q, "list a person's ids", scanMember, membersSQL, scope.Project, int16(scope.Environment), id)
+}
+
+func scanMember(row pgx.CollectableRow) (text string, err error) {
+	var alias bool
+	err = row.Scan(&text, &alias)
+	return text, err
 }
 
 // Erased are the erasures that may concern a batch.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"skerry/writeplane/postgres"
 )
 
 // Effect is what a claim did.
@@ -220,13 +222,10 @@ SELECT project_id, environment, $4, name, value, stamp, once, once_stamp FROM ol
 // profile of their own, so those are found first and moved one by one: two of them may
 // carry the same trait to the same root.
 func mergeProfiles(ctx context.Context, tx pgx.Tx, s Scope, aliases, roots []string) error {
-	rows, err := tx.Query(ctx, withProfilesSQL, s.Project, int16(s.Environment), aliases)
+	with, err := postgres.All(ctx, tx, "find profiles to merge", pgx.RowTo[string],
+		withProfilesSQL, s.Project, int16(s.Environment), aliases)
 	if err != nil {
-		return fmt.Errorf("find profiles to merge: %w", err)
-	}
-	with, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("find profiles to merge: %w", err)
+		return err
 	}
 	for _, alias := range with {
 		root := roots[slices.Index(aliases, alias)]

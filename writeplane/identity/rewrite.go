@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"skerry/replication/up"
+	"skerry/writeplane/postgres"
 )
 
 // Lease lets one process rewrite at a time.
@@ -272,15 +273,11 @@ var partitionName = regexp.MustCompile(`^events_(default|[0-9]{8})$`)
 
 // Partitions lists the tables that hold events, the newest day first, the default last.
 func Partitions(ctx context.Context, q Querier) ([]string, error) {
-	rows, err := q.Query(ctx, `
+	names, err := postgres.All(ctx, q, "list partitions", pgx.RowTo[string], `
 		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 		WHERE i.inhparent = 'events'::regclass ORDER BY c.relname = 'events_default', c.relname DESC`)
 	if err != nil {
-		return nil, fmt.Errorf("list partitions: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list partitions: %w", err)
+		return nil, err
 	}
 	for _, name := range names {
 		if !partitionName.MatchString(name) {

@@ -3,7 +3,6 @@ package remoteconfig
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -11,8 +10,8 @@ import (
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
 	"skerry/pkg/problem"
-	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // The refusals of these endpoints (specification, Errors).
@@ -46,22 +45,15 @@ func scanItem(row pgx.CollectableRow) (*Item, error) {
 }
 
 // one reads the item of an id; ErrItemNotFound when there is none. lock is a locking clause or empty.
-func one(ctx context.Context, q access.Querier, itemID, lock string) (*Item, error) {
+func one(ctx context.Context, q postgres.Querier, itemID, lock string) (*Item, error) {
 	if !id.Valid(itemID) {
 		return nil, ErrItemNotFound
 	}
-	rows, err := q.Query(ctx, selectItem+"i.id = $1 "+lock, itemID)
-	if err != nil {
-		return nil, fmt.Errorf("read config item: %w", err)
-	}
-	i, err := pgx.CollectExactlyOneRow(rows, scanItem)
-	if errors.Is(err, pgx.ErrNoRows) {
+	i, ok, err := postgres.One(ctx, q, "read config item", scanItem, selectItem+"i.id = $1 "+lock, itemID)
+	if err == nil && !ok {
 		return nil, ErrItemNotFound
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read config item: %w", err)
-	}
-	return i, nil
+	return i, err
 }
 
 const forUpdate = "FOR UPDATE OF i"
@@ -76,17 +68,10 @@ func (p position) id() string {
 	return p.ID
 }
 
-func list(ctx context.Context, q access.Querier, project, environment string, after position, limit int) ([]*Item, error) {
-	rows, err := q.Query(ctx, selectItem+`i.project_id = $1 AND ($2 = '' OR i.environment = $2) AND (i.key, i.id) > ($3, $4)
+func list(ctx context.Context, q postgres.Querier, project, environment string, after position, limit int) ([]*Item, error) {
+	return postgres.All(ctx, q, "list config items", scanItem, selectItem+`
+		i.project_id = $1 AND ($2 = '' OR i.environment = $2) AND (i.key, i.id) > ($3, $4)
 		ORDER BY i.key, i.id LIMIT $5`, project, environment, after.Key, after.id(), limit)
-	if err != nil {
-		return nil, fmt.Errorf("list config items: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanItem)
-	if err != nil {
-		return nil, fmt.Errorf("list config items: %w", err)
-	}
-	return found, nil
 }
 
 // maxVersions is how many versions the list shows (specification, Limits).
@@ -102,34 +87,20 @@ func scanVersion(row pgx.CollectableRow) (v Version, err error) {
 	return v, err
 }
 
-func versions(ctx context.Context, q access.Querier, itemID string) ([]Version, error) {
-	rows, err := q.Query(ctx, selectVersion+`ORDER BY version_number DESC LIMIT $2`, itemID, maxVersions)
-	if err != nil {
-		return nil, fmt.Errorf("list config versions: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanVersion)
-	if err != nil {
-		return nil, fmt.Errorf("list config versions: %w", err)
-	}
-	return found, nil
+func versions(ctx context.Context, q postgres.Querier, itemID string) ([]Version, error) {
+	return postgres.All(ctx, q, "list config versions", scanVersion,
+		selectVersion+`ORDER BY version_number DESC LIMIT $2`, itemID, maxVersions)
 }
 
-func version(ctx context.Context, q access.Querier, itemID, versionID string) (Version, error) {
+func version(ctx context.Context, q postgres.Querier, itemID, versionID string) (Version, error) {
 	if !id.Valid(versionID) {
 		return Version{}, ErrVersionNotFound
 	}
-	rows, err := q.Query(ctx, selectVersion+`AND id = $2`, itemID, versionID)
-	if err != nil {
-		return Version{}, fmt.Errorf("read config version: %w", err)
+	v, ok, err := postgres.One(ctx, q, "read config version", scanVersion, selectVersion+`AND id = $2`, itemID, versionID)
+	if err == nil && !ok {
+		return v, ErrVersionNotFound
 	}
-	v, err := pgx.CollectExactlyOneRow(rows, scanVersion)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Version{}, ErrVersionNotFound
-	}
-	if err != nil {
-		return Version{}, fmt.Errorf("read config version: %w", err)
-	}
-	return v, nil
+	return v, err
 }
 
 // create stores a new item with its first version, its trace and its document.

@@ -16,12 +16,8 @@ import (
 	"skerry/pkg/survey"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
-
-// Querier is what a pool and a transaction have in common.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
 
 // The organization comes from the project: a bundle in the table cannot be wrong
 // about a project that moved.
@@ -32,41 +28,36 @@ WHERE `
 
 // Load reads the survey that idOrSlug means in the project; access.ErrNotFound when
 // there is none.
-func Load(ctx context.Context, q Querier, projectID, idOrSlug string) (*Stored, error) {
+func Load(ctx context.Context, q postgres.Querier, projectID, idOrSlug string) (*Stored, error) {
 	return load(ctx, q, "s.project_id = $1 AND (s.id = $2 OR s.slug = $2)", projectID, idOrSlug)
 }
 
-func loadByID(ctx context.Context, q Querier, surveyID string) (*Stored, error) {
+func loadByID(ctx context.Context, q postgres.Querier, surveyID string) (*Stored, error) {
 	return load(ctx, q, "s.id = $1", surveyID)
 }
 
-func lockByID(ctx context.Context, q Querier, surveyID string) (*Stored, error) {
+func lockByID(ctx context.Context, q postgres.Querier, surveyID string) (*Stored, error) {
 	return load(ctx, q, "s.id = $1 FOR UPDATE OF s", surveyID)
 }
 
-func load(ctx context.Context, q Querier, where string, args ...any) (*Stored, error) {
+func load(ctx context.Context, q postgres.Querier, where string, args ...any) (*Stored, error) {
 	for _, arg := range args {
 		if strings.IndexByte(arg.(string), 0) >= 0 { // no stored text holds it, and Postgres refuses to look
 			return nil, access.ErrNotFound
 		}
 	}
-	rows, err := q.Query(ctx, loadSQL+where, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read survey: %w", err)
-	}
-	stored, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*Stored, error) {
-		s := new(Stored)
-		err := row.Scan(&s.Bundle, &s.Display, &s.UpdatedAt, &s.Bundle.Survey.OrganizationID)
-		s.UpdatedAt = s.UpdatedAt.UTC()
-		return s, err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
+	stored, ok, err := postgres.One(ctx, q, "read survey", scanStored, loadSQL+where, args...)
+	if err == nil && !ok {
 		return nil, access.ErrNotFound
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read survey: %w", err)
-	}
-	return stored, nil
+	return stored, err
+}
+
+func scanStored(row pgx.CollectableRow) (*Stored, error) {
+	s := new(Stored)
+	err := row.Scan(&s.Bundle, &s.Display, &s.UpdatedAt, &s.Bundle.Survey.OrganizationID)
+	s.UpdatedAt = s.UpdatedAt.UTC()
+	return s, err
 }
 
 const saveSQL = `
@@ -145,14 +136,11 @@ func freeSlug(ctx context.Context, tx pgx.Tx, projectID, base, surveyID string) 
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('survey slugs ' || $1, 0))`, projectID); err != nil {
 		return "", fmt.Errorf("lock slugs: %w", err)
 	}
-	rows, err := tx.Query(ctx, `SELECT slug FROM surveys WHERE project_id = $1 AND id <> $2 AND starts_with(slug, $3)`,
+	slugs, err := postgres.All(ctx, tx, "look for slugs", pgx.RowTo[string],
+		`SELECT slug FROM surveys WHERE project_id = $1 AND id <> $2 AND starts_with(slug, $3)`,
 		projectID, surveyID, base)
 	if err != nil {
-		return "", fmt.Errorf("look for slugs: %w", err)
-	}
-	slugs, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return "", fmt.Errorf("look for slugs: %w", err)
+		return "", err
 	}
 	taken := make(map[string]bool, len(slugs))
 	for _, slug := range slugs {
@@ -176,17 +164,11 @@ WHERE s.project_id = $1 AND ($2 = '' OR s.status = $2) AND ($3 = '' OR s.id < $3
 ORDER BY s.id DESC LIMIT $4`
 
 // heads lists the project's surveys, newest first, behind the id `after`.
-func heads(ctx context.Context, q Querier, projectID, status, after string, limit int) ([]Head, error) {
-	rows, err := q.Query(ctx, headsSQL, projectID, status, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list surveys: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Head, err error) {
-		err = row.Scan(&h.Survey, &h.Display, &h.UpdatedAt.Time)
-		return h, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list surveys: %w", err)
-	}
-	return list, nil
+func heads(ctx context.Context, q postgres.Querier, projectID, status, after string, limit int) ([]Head, error) {
+	return postgres.All(ctx, q, "list surveys", scanHead, headsSQL, projectID, status, after, limit)
+}
+
+func scanHead(row pgx.CollectableRow) (h Head, err error) {
+	err = row.Scan(&h.Survey, &h.Display, &h.UpdatedAt.Time)
+	return h, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/symbolicate"
@@ -87,8 +88,11 @@ func (x *Indexer) step(ctx context.Context) (found bool, err error) {
 		return false, fmt.Errorf("take an artifact: %w", err)
 	}
 	a, err := one(ctx, x.m.store.Pool(), artifactID, "")
-	if err != nil || a.DeletedAt != nil {
+	switch {
+	case errors.Is(err, access.ErrNotFound), err == nil && a.DeletedAt != nil:
 		return true, nil // deleted meanwhile, or its project was
+	case err != nil:
+		return true, err
 	}
 	if err := x.renewing(ctx, a); err != nil {
 		_, late := x.m.store.Pool().Exec(ctx, `UPDATE symbol_artifacts SET index_after = now() + $2 WHERE id = $1`, a.ID, retryAfter)

@@ -15,6 +15,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // release is a release that artifacts or crash reports named.
@@ -56,24 +57,18 @@ func (m *Module) Releases(w http.ResponseWriter, r *http.Request, c *access.Call
 }
 
 func (m *Module) releases(ctx context.Context, projectID, env string, after releasePosition, limit int) ([]release, error) {
-	rows, err := m.store.Pool().Query(ctx, `
+	return postgres.All(ctx, m.store.Pool(), "list releases", scanRelease, `
 		SELECT r.release, r.environment, r.created_at, count(a.id), coalesce(sum(a.size_bytes), 0)::bigint
 		FROM (SELECT * FROM releases WHERE project_id = $1 AND environment = $2 AND deleted_at IS NULL
 		        AND (created_at < $3 OR created_at = $3 AND release > $4)
 		      ORDER BY created_at DESC, release LIMIT $5) r
 		LEFT JOIN symbol_artifacts a ON a.project_id = r.project_id AND a.environment = r.environment AND a.release = r.release AND a.deleted_at IS NULL
 		GROUP BY r.release, r.environment, r.created_at ORDER BY r.created_at DESC, r.release`, projectID, env, after.At, after.Release, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list releases: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r release, err error) {
-		err = row.Scan(&r.Release, &r.Environment, &r.CreatedAt.Time, &r.Artifacts, &r.SizeBytes)
-		return r, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list releases: %w", err)
-	}
-	return found, nil
+}
+
+func scanRelease(row pgx.CollectableRow) (r release, err error) {
+	err = row.Scan(&r.Release, &r.Environment, &r.CreatedAt.Time, &r.Artifacts, &r.SizeBytes)
+	return r, err
 }
 
 // DeleteRelease serves DELETE /api/v1/catch/releases/{release}: its symbols are

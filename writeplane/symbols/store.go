@@ -16,6 +16,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 const columns = `a.id, a.project_id, p.organization_id, a.environment, a.kind, a.release, a.match_key, a.size_bytes, a.sha256,
@@ -32,20 +33,12 @@ func scanArtifact(row pgx.CollectableRow) (*Artifact, error) {
 	return a, err
 }
 
-func query(ctx context.Context, q access.Querier, sql string, args ...any) ([]*Artifact, error) {
-	rows, err := q.Query(ctx, selectArtifact+sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read artifacts: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanArtifact)
-	if err != nil {
-		return nil, fmt.Errorf("read artifacts: %w", err)
-	}
-	return found, nil
+func query(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]*Artifact, error) {
+	return postgres.All(ctx, q, "read artifacts", scanArtifact, selectArtifact+sql, args...)
 }
 
 // one reads an artifact of a project that lives, deleted artifacts included.
-func one(ctx context.Context, q access.Querier, artifactID, lock string) (*Artifact, error) {
+func one(ctx context.Context, q postgres.Querier, artifactID, lock string) (*Artifact, error) {
 	if !id.Valid(artifactID) {
 		return nil, access.ErrNotFound
 	}
@@ -82,17 +75,14 @@ func (m *Module) room(ctx context.Context, project access.ProjectRow, more int64
 	return m.roomIn(ctx, m.store.Pool(), project.ID, project.Tier, more)
 }
 
-func (m *Module) roomIn(ctx context.Context, q access.Querier, projectID, tier string, more int64) error {
+func (m *Module) roomIn(ctx context.Context, q postgres.Querier, projectID, tier string, more int64) error {
 	if tier != access.Hobby {
 		return nil
 	}
-	rows, err := q.Query(ctx, `SELECT coalesce(sum(size_bytes), 0)::bigint FROM symbol_artifacts WHERE project_id = $1 AND deleted_at IS NULL`, projectID)
+	used, _, err := postgres.One(ctx, q, "sum symbol storage", pgx.RowTo[int64],
+		`SELECT coalesce(sum(size_bytes), 0)::bigint FROM symbol_artifacts WHERE project_id = $1 AND deleted_at IS NULL`, projectID)
 	if err != nil {
-		return fmt.Errorf("sum symbol storage: %w", err)
-	}
-	used, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
-	if err != nil {
-		return fmt.Errorf("sum symbol storage: %w", err)
+		return err
 	}
 	if used+more > m.config.HobbyBytes {
 		return problem.Newf(problem.QuotaExceeded, "quota_exceeded", "the symbol storage of the project's tier is used up").

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"skerry/pkg/seal"
+	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
 )
@@ -227,7 +228,7 @@ func (d *Dispatcher) noteFailure(ctx context.Context, tx *commit.Tx, c claimed, 
 		return nil
 	}
 	row, err := lockSubscription(ctx, tx, c.SubscriptionID)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && !row.Enabled {
+	if errors.Is(err, access.ErrNotFound) || err == nil && !row.Enabled {
 		return nil
 	}
 	if err != nil {

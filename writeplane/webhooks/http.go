@@ -3,7 +3,6 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/webhooks/target"
 )
 
@@ -56,7 +56,7 @@ func mayManage(c *access.Call, organization string, s settings) error {
 }
 
 // find returns a subscription that the caller may manage; one out of sight is absent.
-func (m *Module) find(ctx context.Context, q querier, c *access.Call, subscriptionID string, lock bool) (subscription, error) {
+func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, subscriptionID string, lock bool) (subscription, error) {
 	if !id.Valid(subscriptionID) {
 		return subscription{}, access.ErrNotFound
 	}
@@ -65,9 +65,6 @@ func (m *Module) find(ctx context.Context, q querier, c *access.Call, subscripti
 		where += " FOR UPDATE"
 	}
 	s, err := oneSubscription(ctx, q, where, subscriptionID, c.Caller.OrganizationID)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return s, access.ErrNotFound
-	}
 	if err != nil {
 		return s, err
 	}

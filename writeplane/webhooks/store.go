@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"skerry/pkg/seal"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // resourceType is what audit entries call a subscription.
@@ -38,19 +38,12 @@ func scanSubscription(row pgx.CollectableRow) (subscription, error) {
 	return s, err
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func oneSubscription(ctx context.Context, q querier, where string, args ...any) (subscription, error) {
-	rows, err := q.Query(ctx, "SELECT "+subscriptionColumns+" FROM webhook_subscriptions s WHERE s.deleted_at IS NULL AND "+where, args...)
-	if err != nil {
-		return subscription{}, fmt.Errorf("read subscription: %w", err)
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, scanSubscription)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return found, fmt.Errorf("read subscription: %w", err)
+// oneSubscription reads a subscription that is not deleted; access.ErrNotFound when there is none.
+func oneSubscription(ctx context.Context, q postgres.Querier, where string, args ...any) (subscription, error) {
+	found, ok, err := postgres.One(ctx, q, "read subscription", scanSubscription,
+		"SELECT "+subscriptionColumns+" FROM webhook_subscriptions s WHERE s.deleted_at IS NULL AND "+where, args...)
+	if err == nil && !ok {
+		return found, access.ErrNotFound
 	}
 	return found, err
 }
@@ -123,33 +116,21 @@ func scanDelivery(row pgx.CollectableRow) (Delivery, error) {
 	return d, err
 }
 
-func oneDelivery(ctx context.Context, q querier, sql string, args ...any) (Delivery, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return Delivery{}, fmt.Errorf("read delivery: %w", err)
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, scanDelivery)
-	if errors.Is(err, pgx.ErrNoRows) {
+// oneDelivery runs a statement that gives one delivery; access.ErrNotFound when it gives none.
+func oneDelivery(ctx context.Context, q postgres.Querier, sql string, args ...any) (Delivery, error) {
+	found, ok, err := postgres.One(ctx, q, "read delivery", scanDelivery, sql, args...)
+	if err == nil && !ok {
 		return found, access.ErrNotFound
 	}
-	if err != nil {
-		return found, fmt.Errorf("read delivery: %w", err)
-	}
-	return found, nil
+	return found, err
 }
 
 // projectOrganization is the organization of a project that exists.
-func projectOrganization(ctx context.Context, q querier, projectID string) (string, error) {
-	rows, err := q.Query(ctx, "SELECT organization_id::text FROM projects WHERE id = $1 AND deleted_at IS NULL", projectID)
-	if err != nil {
-		return "", fmt.Errorf("read project: %w", err)
-	}
-	organization, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
-	if errors.Is(err, pgx.ErrNoRows) {
+func projectOrganization(ctx context.Context, q postgres.Querier, projectID string) (string, error) {
+	organization, ok, err := postgres.One(ctx, q, "read project", pgx.RowTo[string],
+		"SELECT organization_id::text FROM projects WHERE id = $1 AND deleted_at IS NULL", projectID)
+	if err == nil && !ok {
 		return "", access.ErrNotFound
 	}
-	if err != nil {
-		return "", fmt.Errorf("read project: %w", err)
-	}
-	return organization, nil
+	return organization, err
 }

@@ -3,7 +3,6 @@ package responses
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -158,20 +157,9 @@ func mergePartial(ctx context.Context, tx pgx.Tx, f *form, key partialKey, save 
 
 // loadPartial reads a partial response; found is false when there is none, or only one
 // that has expired.
-func loadPartial(ctx context.Context, q querier, key partialKey, now time.Time, lock string) (partial survey.Partial, found bool, err error) {
-	rows, err := q.Query(ctx, `
+func loadPartial(ctx context.Context, q postgres.Querier, key partialKey, now time.Time, lock string) (partial survey.Partial, found bool, err error) {
+	return postgres.One(ctx, q, "read partial response", pgx.RowToStructByPos[survey.Partial], `
 		SELECT answers, current_question_id FROM survey_partials
 		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4 AND expires_at > $5 `+lock,
 		key.project, key.environment, key.survey, key.externalID, now)
-	if err != nil {
-		return partial, false, fmt.Errorf("read partial response: %w", err)
-	}
-	partial, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[survey.Partial])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return partial, false, nil
-	}
-	if err != nil {
-		return partial, false, fmt.Errorf("read partial response: %w", err)
-	}
-	return partial, true, nil
 }

@@ -20,6 +20,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/pkg/survey"
 	"skerry/writeplane/access"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/surveys"
 )
 
@@ -116,29 +117,23 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	return reply.JSON(w, http.StatusOK, page.List("responses", rows, next))
 }
 
-func results(ctx context.Context, q querier, args []any) ([]Result, error) {
-	rows, err := q.Query(ctx, `
+func results(ctx context.Context, q postgres.Querier, args []any) ([]Result, error) {
+	return postgres.All(ctx, q, "list responses", scanResult, `
 		SELECT id, survey_id, environment, score, user_id, external_id, email,
 			release_version, device_model, os_version, distribution_id, submitted_at, received_at
 		FROM survey_responses r WHERE `+where+`AND ($7 = '' OR r.id < $7) ORDER BY r.id DESC LIMIT $8`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("list responses: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Result, err error) {
-		err = row.Scan(&r.ID, &r.SurveyID, &r.Env, &r.Score, &r.Respondent.UserID, &r.Respondent.ExternalID, &r.Respondent.Email,
-			&r.Context.ReleaseVersion, &r.Context.DeviceModel, &r.Context.OSVersion, &r.Context.DistributionID,
-			&r.SubmittedAt.Time, &r.ReceivedAt.Time)
-		r.Answers, r.Questions = map[string]json.RawMessage{}, []AnsweredQuestion{}
-		return r, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list responses: %w", err)
-	}
-	return list, nil
+}
+
+func scanResult(row pgx.CollectableRow) (r Result, err error) {
+	err = row.Scan(&r.ID, &r.SurveyID, &r.Env, &r.Score, &r.Respondent.UserID, &r.Respondent.ExternalID, &r.Respondent.Email,
+		&r.Context.ReleaseVersion, &r.Context.DeviceModel, &r.Context.OSVersion, &r.Context.DistributionID,
+		&r.SubmittedAt.Time, &r.ReceivedAt.Time)
+	r.Answers, r.Questions = map[string]json.RawMessage{}, []AnsweredQuestion{}
+	return r, err
 }
 
 // addAnswers completes results of one survey with their answers and snapshots.
-func addAnswers(ctx context.Context, q querier, surveyID string, list []Result) error {
+func addAnswers(ctx context.Context, q postgres.Querier, surveyID string, list []Result) error {
 	byID := make(map[string]*Result, len(list))
 	ids := make([]string, len(list))
 	for i := range list {
@@ -238,16 +233,15 @@ func (m *Module) Summary(w http.ResponseWriter, r *http.Request, c *access.Call)
 // Free text is counted without being read.
 func (m *Module) summarize(ctx context.Context, stored *surveys.Stored, f filter, key string) ([]groupSummary, error) {
 	surveyID := stored.Bundle.Survey.ID
-	rows, err := m.store.Pool().Query(ctx, `SELECT `+key+` AS key, count(*) FROM survey_responses r WHERE `+where+
+	scan := func(row pgx.CollectableRow) (g groupSummary, err error) {
+		err = row.Scan(&g.Key, &g.Responses)
+		return g, err
+	}
+	list, err := postgres.All(ctx, m.store.Pool(), "count responses", scan, `
+		SELECT `+key+` AS key, count(*) FROM survey_responses r WHERE `+where+
 		fmt.Sprintf(`GROUP BY 1 ORDER BY 1 NULLS LAST LIMIT %d`, maxGroups+1), f.args(surveyID)...)
 	if err != nil {
-		return nil, fmt.Errorf("count responses: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g groupSummary, err error) {
-		return g, row.Scan(&g.Key, &g.Responses)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("count responses: %w", err)
+		return nil, err
 	}
 	if len(list) > maxGroups {
 		return nil, problem.Newf(problem.Invalid, "too_many_groups", "more than %d groups: narrow the filters", maxGroups)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // The lifetimes of what is kept for a while only.
@@ -195,7 +195,7 @@ func stand(ctx context.Context, tx pgx.Tx, group []*submission, month, now time.
 	return at, readPrior(ctx, tx, scopesOf(used), at.prior)
 }
 
-func readPrior(ctx context.Context, q querier, scopes scopes, into map[idempotencyScope]prior) error {
+func readPrior(ctx context.Context, q postgres.Querier, scopes scopes, into map[idempotencyScope]prior) error {
 	rows, err := q.Query(ctx, priorSQL, scopes.projects, scopes.environments, scopes.keys)
 	if err != nil {
 		return fmt.Errorf("read idempotency keys: %w", err)
@@ -212,11 +212,7 @@ func readPrior(ctx context.Context, q querier, scopes scopes, into map[idempoten
 	return nil
 }
 
-// querier is what a pool and a transaction have in common.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
+// postgres.Querier is what a pool and a transaction have in common.
 // scopes are idempotency scopes by column.
 type scopes struct{ projects, environments, keys []string }
 
@@ -361,20 +357,11 @@ func handOver(tx *commit.Tx, s *submission) {
 const eventSubmitted = "pulse.response.submitted"
 
 // Used is how many responses the project has stored in the month (UTC) of at.
-func Used(ctx context.Context, q querier, projectID string, at time.Time) (int64, error) {
+func Used(ctx context.Context, q postgres.Querier, projectID string, at time.Time) (int64, error) {
 	month := time.Date(at.UTC().Year(), at.UTC().Month(), 1, 0, 0, 0, 0, time.UTC)
-	rows, err := q.Query(ctx, `SELECT responses FROM survey_usage WHERE project_id = $1 AND month = $2`, projectID, month)
-	if err != nil {
-		return 0, fmt.Errorf("read usage of responses: %w", err)
-	}
-	used, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read usage of responses: %w", err)
-	}
-	return used, nil
+	used, _, err := postgres.One(ctx, q, "read usage of responses", pgx.RowTo[int64],
+		`SELECT responses FROM survey_usage WHERE project_id = $1 AND month = $2`, projectID, month)
+	return used, err // 0 before the month's first
 }
 
 // sweepRows bounds one statement of removeExpired, so that none holds many locks.
