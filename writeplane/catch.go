@@ -12,7 +12,7 @@ import (
 )
 
 // openCatch builds what keeps symbols and crash reports, and adds its workers.
-func (p *Plane) openCatch(config symbols.Config, leases *lease.Store) (*symbols.Module, *crashes.Module, error) {
+func (p *Plane) openCatch(config symbols.Config, crashDays int, leases *lease.Store) (*symbols.Module, *crashes.Module, error) {
 	module, err := symbols.New(config, p.Store, p.Access, p.blobs)
 	if err != nil {
 		return nil, nil, err
@@ -21,6 +21,7 @@ func (p *Plane) openCatch(config symbols.Config, leases *lease.Store) (*symbols.
 	p.group.Add("symbol indexer", symbols.NewIndexer(module, crashes.Again).Run)
 	p.group.Add("symbol cleaner", symbols.NewCleaner(module, leases.Acquire).Run)
 	p.group.Add("symbolication", crashes.NewWorker(p.db.App, library).Run)
+	p.group.Add("crash retention", crashes.NewRetention(p.db.Owner, crashDays).Run)
 	return module, crashes.New(p.Store, p.Access), nil
 }
 

@@ -549,6 +549,63 @@ func TestDeletedReleaseLosesItsFilesAndMayComeBack(t *testing.T) {
 	c.files(t, 3)
 }
 
+func TestReportsPastRetentionAreRemoved(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	old, recent := c.crash(t, report("javascript", `{}`)), c.crash(t, report("javascript", `{}`))
+	if _, err := c.db.App.Exec(t.Context(), `UPDATE crash_events SET received_at = now() - interval '31 days' WHERE id = $1`, old); err != nil {
+		t.Fatal(err)
+	}
+	for _, days := range []int{0, 32} {
+		if n, err := crashes.NewRetention(c.db.Owner, days).Forget(t.Context(), time.Now()); err != nil || n != 0 {
+			t.Errorf("kept for %d days: %d removed, %v", days, n, err)
+		}
+	}
+	for _, want := range []int64{1, 0} {
+		if n, err := crashes.NewRetention(c.db.Owner, 30).Forget(t.Context(), time.Now()); err != nil || n != want {
+			t.Errorf("kept for 30 days: %d removed, want %d, %v", n, want, err)
+		}
+	}
+	for eventID, want := range map[string]int{old: 404, recent: 200} {
+		if status, body := c.get(t, "viewer", "GET", "/api/v1/catch/events/"+eventID); status != want {
+			t.Errorf("%d %v, want %d", status, body, want)
+		}
+	}
+}
+
+// A commit whose fate is unknown may have stored the row, and a repeated upload of the
+// same bytes is answered with that row: so its file must stay until the row is known.
+func TestFileStaysWhileNobodyKnowsWhetherItsRowIsStored(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	rename := func(from, to string) {
+		t.Helper()
+		if _, err := c.db.Owner.Exec(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename("symbol_artifacts", "elsewhere") // the statement fails, and it is no refusal of ours
+	if status, body := c.upload(t, "editor", "kind", "js_sourcemap", "release", "1.0", "file", "app.js.map:"+bundle); status < 500 {
+		t.Fatalf("%d %v", status, body)
+	}
+	rename("elsewhere", "symbol_artifacts")
+	c.files(t, 1)
+	cleaner := symbols.NewCleaner(c.module, nil)
+	if err := cleaner.Orphans(t.Context(), 24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	c.files(t, 1)
+	if err := cleaner.Orphans(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.files(t, 0)
+	// What is refused in our own words leaves nothing.
+	if status, body := c.upload(t, "editor", "kind", "nope", "file", "app.js.map:"+bundle); status != 400 {
+		t.Fatalf("%d %v", status, body)
+	}
+	c.files(t, 0)
+}
+
 func TestArtifactIsDeletedOnlyWhileItsTagHolds(t *testing.T) {
 	t.Parallel()
 	c := newCatch(t, symbols.Config{})

@@ -59,6 +59,9 @@ type Config struct {
 	Blobs blobs.Config
 	// Symbols bounds symbol uploads and says how their files are parsed.
 	Symbols symbols.Config
+	// CrashRetentionDays is how many days of crash reports are kept, by receipt. 0 keeps
+	// them for ever.
+	CrashRetentionDays int
 	// Ingest says how events are kept, IngestStreamBytes how many may wait between
 	// edges and this plane (0 means 2 GiB).
 	Ingest            ingest.Config
@@ -143,7 +146,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	exporter.Bind(queue)
 	p.group.Add("jobs", queue.Run)
 
-	artifacts, reports, err := p.openCatch(config.Symbols, leases)
+	artifacts, reports, err := p.openCatch(config.Symbols, config.CrashRetentionDays, leases)
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,7 @@ type planeSettings struct {
 	SMTPURL            string         `name:"smtp-url" help:"Mail server for scheduled exports: smtp://user:password@host:587?from=ADDRESS, or smtps://." placeholder:"URL"`
 	AuditMirrorURL     string         `name:"audit-mirror-url" help:"PostgreSQL that holds the audit log's query mirror; without it a schema beside the log." placeholder:"URL"`
 	RetentionDays      int            `help:"Days of events to keep, by day of receipt; 0 keeps all." default:"0"`
+	CrashRetentionDays int            `help:"Days of crash reports to keep, by receipt; 0 keeps all." default:"90"`
 	IngestStreamBytes  int64          `help:"How many bytes of events may wait between edges and the plane; 0 means 2 GiB." default:"0"`
 	SymbolMaxFileBytes int64          `help:"Largest symbol file; 0 means 512 MiB." default:"0"`
 	SymbolMaxBodyBytes int64          `help:"Largest symbol upload as a whole; 0 means 500 MiB." default:"0"`
@@ -67,6 +68,9 @@ func (s *planeSettings) config() (writeplane.Config, error) {
 	if err != nil {
 		return writeplane.Config{}, err
 	}
+	if s.CrashRetentionDays < 0 {
+		return writeplane.Config{}, usagef("--crash-retention-days %d is negative", s.CrashRetentionDays)
+	}
 	issuers := make([]access.IssuerConfig, len(s.OIDCIssuers))
 	for i, text := range s.OIDCIssuers {
 		if issuers[i], err = parseIssuer(text); err != nil {
@@ -74,13 +78,15 @@ func (s *planeSettings) config() (writeplane.Config, error) {
 		}
 	}
 	return writeplane.Config{
-		Access:            access.Config{Issuer: s.Issuer, SealingKey: sealing, Issuers: issuers},
-		Audit:             writeplane.AuditConfig{MirrorURL: s.AuditMirrorURL, SMTPURL: s.SMTPURL},
-		Webhooks:          target.Config{AllowHTTP: s.WebhookAllowHTTP, AllowCIDRs: s.WebhookAllowCIDR},
-		Blobs:             blobs.Config{PublicURL: strings.TrimSuffix(s.PublicURL, "/")},
-		Symbols:           symbols.Config{MaxFileBytes: s.SymbolMaxFileBytes, MaxBodyBytes: s.SymbolMaxBodyBytes},
-		Ingest:            ingest.Config{RetentionDays: s.RetentionDays},
-		IngestStreamBytes: s.IngestStreamBytes,
+		Access:   access.Config{Issuer: s.Issuer, SealingKey: sealing, Issuers: issuers},
+		Audit:    writeplane.AuditConfig{MirrorURL: s.AuditMirrorURL, SMTPURL: s.SMTPURL},
+		Webhooks: target.Config{AllowHTTP: s.WebhookAllowHTTP, AllowCIDRs: s.WebhookAllowCIDR},
+		Blobs:    blobs.Config{PublicURL: strings.TrimSuffix(s.PublicURL, "/")},
+		Symbols:  symbols.Config{MaxFileBytes: s.SymbolMaxFileBytes, MaxBodyBytes: s.SymbolMaxBodyBytes},
+		Ingest:   ingest.Config{RetentionDays: s.RetentionDays},
+
+		CrashRetentionDays: s.CrashRetentionDays,
+		IngestStreamBytes:  s.IngestStreamBytes,
 	}, nil
 }
 

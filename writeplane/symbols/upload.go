@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"skerry/pkg/id"
+	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
@@ -49,6 +50,8 @@ func (m *Module) Upload(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	}
 	stored, err := m.keep(r.Context(), c, a)
 	if err != nil {
+		var refusal *problem.Error
+		u.kept = !errors.As(err, &refusal) // the row may be stored all the same: the cleaner will know
 		return err
 	}
 	if stored.ID == a.ID {
@@ -70,7 +73,7 @@ type upload struct {
 	name     string
 	size     int64
 	sum      string
-	kept     bool
+	kept     bool // the file is not ours to remove
 }
 
 // drop leaves nothing behind unless the row was stored. The request may be over by
