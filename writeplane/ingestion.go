@@ -40,6 +40,7 @@ func (p *Plane) addIngestion(config Config, leases *lease.Store, crashes ingest.
 	registry.MustRegister(ingest.NewCollector(in.store), identity.NewCollector(in.worker))
 	p.group.Add("receiver", in.receiver.Run)
 	p.group.Add("event store", in.store.Run)
+	p.group.Add("payload sweep", func(ctx context.Context) error { return in.store.SweepLeftovers(ctx, leases.Acquire) })
 	p.group.Add("history", in.worker.Run)
 	p.group.Add("payloads", in.payloads.Run)
 	p.group.Add("usage", func(ctx context.Context) error { return totals.Run(ctx, p.conn) })

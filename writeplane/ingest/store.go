@@ -427,7 +427,7 @@ func nameable(id []byte) *string {
 	return &text
 }
 
-// after removes uploaded payloads that now lie in rows. What a crash leaves behind costs room, nothing else.
+// after removes uploaded payloads that now lie in rows. What a crash leaves behind costs room until it is swept.
 func (s *Store) after(ctx context.Context, l *load) {
 	for i := range l.rows {
 		r := &l.rows[i]
