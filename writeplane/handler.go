@@ -14,10 +14,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"skerry/pkg/id"
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
+	"skerry/pkg/serve"
 	"skerry/writeplane/access"
 	"skerry/writeplane/postgres"
 )
@@ -68,7 +68,8 @@ func NewHandler(config HandlerConfig, store *access.Store, routes []Route) http.
 
 func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &answer{ResponseWriter: rw}
-	requestID := requestID(r.Header.Get(reply.RequestIDHeader))
+	requestID := serve.RequestID(r.Header.Get(reply.RequestIDHeader))
+	r = r.WithContext(serve.WithRequestID(r.Context(), requestID)) // every log line of the request carries it
 	w.Header().Set(reply.RequestIDHeader, requestID)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	begun := time.Now()
@@ -79,7 +80,7 @@ func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			h.config.Observe(observed(r.Method), w.route, w.status, took)
 		}
 		// The query is not logged: it may hold a key.
-		slog.Debug("request", "request_id", requestID, "method", r.Method, "path", r.URL.Path, "status", w.status, "took", took)
+		slog.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", w.status, "took", took)
 	}()
 	if !clean(r.URL.EscapedPath()) {
 		// The mux would redirect to the cleaned path; such a path is simply unknown.
@@ -118,8 +119,7 @@ func (h *handler) recovered(w *answer, r *http.Request, fault any) {
 	if fault == http.ErrAbortHandler {
 		panic(fault) // the server's own way to break a connection off
 	}
-	requestID := w.Header().Get(reply.RequestIDHeader)
-	slog.Error("request panicked", "request_id", requestID, "method", r.Method, "path", r.URL.Path, "panic", fault, "stack", string(debug.Stack()))
+	slog.ErrorContext(r.Context(), "request panicked", "method", r.Method, "path", r.URL.Path, "panic", fault, "stack", string(debug.Stack()))
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // half an answer is out: only breaking off tells the client
 	}
@@ -127,7 +127,7 @@ func (h *handler) recovered(w *answer, r *http.Request, fault any) {
 	w.Header().Del("ETag")
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusInternalServerError)
-	_, _ = w.Write(problem.Internal(requestID))
+	_, _ = w.Write(problem.Internal(w.Header().Get(reply.RequestIDHeader)))
 }
 
 // methods serves one path.
@@ -254,7 +254,7 @@ func worded(ctx context.Context, err error) error {
 	if !postgres.Unavailable(err) {
 		return err
 	}
-	slog.Warn("database away", "error", err)
+	slog.WarnContext(ctx, "database away", "error", err)
 	return errUnavailable
 }
 
@@ -268,23 +268,7 @@ func unstorable(err error) bool {
 	return errors.As(err, &pgErr) && (pgErr.Code == "22021" || pgErr.Code == "22P05")
 }
 
-const (
-	maxRequestID = 128
-	maxUserAgent = 512
-)
-
-// requestID is the caller's id when it is 1–128 visible ASCII characters, else a fresh one.
-func requestID(sent string) string {
-	if sent == "" || len(sent) > maxRequestID {
-		return id.New()
-	}
-	for i := range len(sent) {
-		if sent[i] < '!' || sent[i] > '~' {
-			return id.New()
-		}
-	}
-	return sent
-}
+const maxUserAgent = 512
 
 func bounded(s string, limit int) string {
 	if len(s) > limit {

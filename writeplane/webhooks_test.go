@@ -52,6 +52,9 @@ func TestWebhookSecretIsShownOnCreateAndRotateOnly(t *testing.T) {
 			t.Errorf("%s: %d %s", name, e.status, e.body)
 		}
 	}
+	if e := call(t, server, "POST", path+"/rotate-secret", "", append(admin, "If-Match", e.header.Get("ETag"))...); e.status != 412 {
+		t.Errorf("rotation of what has changed since: %d %s", e.status, e.body)
+	}
 	rotated := decoded[created](t, call(t, server, "POST", path+"/rotate-secret", `{"grace_period_seconds":60}`, admin...))
 	if rotated.Secret == first.Secret || !strings.HasPrefix(rotated.Secret, "whsec_") || rotated.Subscription.ID != first.Subscription.ID {
 		t.Errorf("rotate: %+v", rotated)

@@ -77,16 +77,17 @@ func StrictPatch(r *http.Request, v any, needed ...string) error {
 	return nil
 }
 
-// Lenient decodes an SDK body into v: unknown members are ignored.
-func Lenient(r *http.Request, v any) error {
+// Optional is Strict for a body that may be empty: v then stays as it is.
+func Optional(r *http.Request, v any) error {
 	body, err := Read(r, Limit)
-	if err != nil {
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
 		return err
 	}
-	return Unmarshal(body, v, false)
+	return Unmarshal(body, v, true)
 }
 
-// Unmarshal decodes an object; strict refuses unknown members.
+// Unmarshal decodes an object; strict refuses unknown members, as management bodies want
+// it, otherwise they are ignored, as in those of SDKs.
 func Unmarshal(body []byte, v any, strict bool) error {
 	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) == 0 {
 		return Invalid("the body is empty; a JSON object is expected")

@@ -3,6 +3,8 @@ package jsonbody_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -37,6 +39,24 @@ func TestStrictNamesWhatIsWrong(t *testing.T) {
 		var p *problem.Error
 		if !errors.As(err, &p) || p.Kind != problem.Invalid || p.Code != "invalid_body" || p.Message != message {
 			t.Errorf("%s: %v, want invalid_body: %s", body, err, message)
+		}
+	}
+}
+
+func TestOptionalTakesAnEmptyBodyForNothing(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{"": "", " \n": "", "{}": "", `{"n":1}`: "", `{"m":1}`: `unknown member "m"`, "1": "the body is not a JSON object"} {
+		into := struct {
+			N int `json:"n"`
+		}{N: 7}
+		// A body of unknown length, as clients send that write it in pieces.
+		request := httptest.NewRequest("POST", "/", struct{ io.Reader }{strings.NewReader(body)})
+		err := jsonbody.Optional(request, &into)
+		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && !strings.Contains(got, want) {
+			t.Errorf("%q: %v, want %q", body, err, want)
+		}
+		if wantN := map[bool]int{true: 1, false: 7}[strings.Contains(body, `"n"`)]; into.N != wantN {
+			t.Errorf("%q: n is %d, want %d", body, into.N, wantN)
 		}
 	}
 }

@@ -82,20 +82,19 @@ func Deleted(w http.ResponseWriter) error {
 }
 
 // Error answers err: a problem in its own words, anything else as an internal fault
-// that only the log explains.
+// that only the log explains. The answer names the id that its headers carry.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problem.Error
 	if errors.As(err, &p) {
 		write(w, p.Kind.Status(), p.Body())
 		return
 	}
-	requestID := w.Header().Get(RequestIDHeader)
-	if r.Context().Err() != nil {
-		slog.Debug("request ended by its client", "request_id", requestID, "path", r.URL.Path)
+	if ctx := r.Context(); ctx.Err() != nil {
+		slog.DebugContext(ctx, "request ended by its client", "path", r.URL.Path)
 	} else {
-		slog.Error("request failed", "request_id", requestID, "method", r.Method, "path", r.URL.Path, "error", err)
+		slog.ErrorContext(ctx, "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
-	write(w, http.StatusInternalServerError, problem.Internal(requestID))
+	write(w, http.StatusInternalServerError, problem.Internal(w.Header().Get(RequestIDHeader)))
 }
 
 func write(w http.ResponseWriter, status int, body []byte) {

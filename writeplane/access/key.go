@@ -13,7 +13,6 @@ import (
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/writeplane/commit"
-	"skerry/writeplane/postgres"
 )
 
 // keyRow is an API key; its secrets are known by their hashes alone.
@@ -60,18 +59,6 @@ FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE p.deleted_at IS NUL
 func scanKey(row pgx.CollectableRow) (k keyRow, err error) {
 	err = row.Scan(&k.ID, &k.ProjectID, &k.OrganizationID, &k.Environment, &k.Name, &k.Prefix, &k.CreatedAt, &k.LastUsedAt, &k.RevokedAt)
 	return k, err
-}
-
-// one runs a query for the row of an id; a malformed id is absent like any other.
-func one[T any](ctx context.Context, q postgres.Querier, sql, rowID string, scan pgx.RowToFunc[T]) (row T, err error) {
-	if !id.Valid(rowID) {
-		return row, ErrNotFound
-	}
-	row, ok, err := postgres.One(ctx, q, "read row", scan, sql, rowID)
-	if err == nil && !ok {
-		return row, ErrNotFound
-	}
-	return row, err
 }
 
 // newKey is a key for the project with its first secret.

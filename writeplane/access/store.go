@@ -195,6 +195,18 @@ func readProject(ctx context.Context, q postgres.Querier, projectID, lock string
 	return row, err
 }
 
+// one runs a query for the row of an id; a malformed id is absent like any other.
+func one[T any](ctx context.Context, q postgres.Querier, sql, rowID string, scan pgx.RowToFunc[T]) (row T, err error) {
+	if !id.Valid(rowID) {
+		return row, ErrNotFound
+	}
+	row, ok, err := postgres.One(ctx, q, "read row", scan, sql, rowID)
+	if err == nil && !ok {
+		return row, ErrNotFound
+	}
+	return row, err
+}
+
 // ErrEnvironment is the 400 of an environment that is neither of the two.
 var ErrEnvironment = problem.New(problem.Invalid, "environment must be live or test")
 

@@ -90,9 +90,6 @@ func (f *Form) Any(name string) any {
 	return f.members[name]
 }
 
-// Has reports whether the member is there and not null.
-func (f *Form) Has(name string) bool { return f.Any(name) != nil }
-
 // Limits of texts, in characters.
 const (
 	MaxText  = 10_000

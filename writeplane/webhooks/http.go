@@ -266,32 +266,21 @@ func (m *Module) visible(r *http.Request, c *access.Call) ([]string, error) {
 	return c.Caller.MemberProjects, nil
 }
 
-// rotation is the body of POST …/rotate-secret.
-type rotation struct {
-	GracePeriodSeconds *int `json:"grace_period_seconds"`
-}
-
 // RotateSecret serves POST /api/v1/webhooks/subscriptions/{id}/rotate-secret: while
 // the grace period lasts, messages carry a signature under either secret.
 func (m *Module) RotateSecret(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	var body rotation
-	if r.ContentLength != 0 {
-		if err := jsonbody.Strict(r, &body); err != nil {
-			return err
-		}
-	}
-	grace := time.Duration(defaultGraceSeconds) * time.Second
-	if body.GracePeriodSeconds != nil {
-		if *body.GracePeriodSeconds < 0 || *body.GracePeriodSeconds > int(maxGrace.Seconds()) {
-			return jsonbody.Invalid("grace_period_seconds must be from 0 to %d", int(maxGrace.Seconds()))
-		}
-		grace = time.Duration(*body.GracePeriodSeconds) * time.Second
+	grace, err := access.ReadGrace(r)
+	if err != nil {
+		return err
 	}
 	var shown string
 	var row subscription
-	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		var err error
 		if row, err = m.find(r.Context(), tx, c, r.PathValue("id"), true); err != nil {
+			return err
+		}
+		if err := reply.IfMatch(r, row.Subscription); err != nil {
 			return err
 		}
 		before := row.Subscription

@@ -11,7 +11,6 @@ package webhooks
 import (
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"skerry/pkg/instant"
@@ -26,10 +25,8 @@ const (
 	EventDeliveryFailed = "webhook.delivery.failed"
 )
 
-// Known returns every event name that a subscription may ask for, in order.
-func Known() []string { return slices.Clone(known) }
-
-// known are the names of the specification and of the supplement, sorted.
+// known are the event names that a subscription may ask for: those of the specification
+// and of the supplement, sorted.
 var known = []string{
 	"api_key.created", "api_key.revoked", "api_key.rotated",
 	"api_token.created", "api_token.revoked",
@@ -65,11 +62,9 @@ func validPattern(pattern string) bool {
 
 // Bounds of a subscription's members.
 const (
-	maxPatterns         = 100
-	maxDescription      = 1000
-	maxRatePerSecond    = 1000
-	maxGrace            = 30 * 24 * time.Hour
-	defaultGraceSeconds = 86400
+	maxPatterns      = 100
+	maxDescription   = 1000
+	maxRatePerSecond = 1000
 )
 
 // Subscription is what the API shows of one; the secret is never in it.

@@ -356,14 +356,6 @@ func handOver(tx *commit.Tx, s *submission) {
 // eventSubmitted names the outbound event and the audit action of a stored response.
 const eventSubmitted = "pulse.response.submitted"
 
-// Used is how many responses the project has stored in the month (UTC) of at.
-func Used(ctx context.Context, q postgres.Querier, projectID string, at time.Time) (int64, error) {
-	month := time.Date(at.UTC().Year(), at.UTC().Month(), 1, 0, 0, 0, 0, time.UTC)
-	used, _, err := postgres.One(ctx, q, "read usage of responses", pgx.RowTo[int64],
-		`SELECT responses FROM survey_usage WHERE project_id = $1 AND month = $2`, projectID, month)
-	return used, err // 0 before the month's first
-}
-
 // sweepRows bounds one statement of removeExpired, so that none holds many locks.
 const sweepRows = 5000
 

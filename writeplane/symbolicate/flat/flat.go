@@ -54,12 +54,6 @@ func (b *Builder) String(s string) uint32 {
 	return at
 }
 
-// Text is the string that String put at an offset.
-func (b *Builder) Text(at uint32) string {
-	size, n := binary.Uvarint(b.text[at:])
-	return string(b.text[int(at)+n : int(at)+n+int(size)])
-}
-
 // U32 appends numbers to a section.
 func (b *Builder) U32(section int, numbers ...uint32) {
 	for _, n := range numbers {
