@@ -79,7 +79,7 @@ var (
 	descViewBytes = prometheus.NewDesc("skerry_edge_view_bytes", "Bytes the compiled environments are reckoned to hold.", nil, nil)
 	descFills     = prometheus.NewDesc("skerry_edge_view_fills_total", "Environments compiled from disk.", nil, nil)
 	descDisk      = prometheus.NewDesc("skerry_edge_state_disk_bytes", "Size of the state store.", nil, nil)
-	descDamaged   = prometheus.NewDesc("skerry_edge_state_damaged", "1 when a damaged state store was set aside since the start.", nil, nil)
+	descDamaged   = prometheus.NewDesc("skerry_edge_state_damaged", "1 when the state store was found damaged since the start.", nil, nil)
 	descRelay     = prometheus.NewDesc("skerry_edge_relay_in_flight", "Requests being passed on to the write plane.", nil, nil)
 )
 
@@ -132,7 +132,7 @@ type Status struct {
 	Connected        bool         `json:"connected"` // to the streams
 	StalenessSeconds float64      `json:"staleness_seconds"`
 	Lanes            []LaneStatus `json:"lanes"`
-	Damage           *Damage      `json:"damaged_state,omitempty"` // a state store that was set aside since the start
+	Damage           *Damage      `json:"damaged_state,omitempty"` // a state store that was found damaged since the start
 	Environments     int          `json:"environments_in_memory"`
 	StateBytes       uint64       `json:"state_bytes"`
 	RelayInFlight    int64        `json:"relay_in_flight"`
@@ -155,7 +155,7 @@ type LaneStatus struct {
 // Damage is a damaged store of Status.
 type Damage struct {
 	At     time.Time `json:"at"`
-	Path   string    `json:"path"`
+	Path   string    `json:"path"` // where it was set aside; empty while it is still read
 	Reason string    `json:"reason"`
 }
 

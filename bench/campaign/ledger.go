@@ -180,7 +180,7 @@ func (l *ledger) handshake(ctx context.Context, e *edge) ([]byte, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if fell := e.seen.next(life, revision, time.Now()); fell != "" && l.fallen == "" {
+	if fell := e.seen.next(revision); fell != "" && l.fallen == "" {
 		l.fallen = "the revision at " + e.id + " fell " + fell
 	}
 	return answer, nil

@@ -38,9 +38,9 @@ func (s *Store) Read(fn func(*Snapshot) error) error {
 }
 
 func (s *Store) read(fn func(*Snapshot) error) error {
-	iter, err := s.db.NewIter(&pebble.IterOptions{UseL6Filters: true})
+	iter, err := s.iterate()
 	if err != nil {
-		return fmt.Errorf("read the state store: %w", err)
+		return err
 	}
 	defer func() { _ = iter.Close() }() // its errors were returned by its methods
 	look := &Snapshot{iter: iter}
@@ -50,6 +50,20 @@ func (s *Store) read(fn func(*Snapshot) error) error {
 		}
 	}
 	return fn(look)
+}
+
+// iterate reads what is synced. The iterator outlives the snapshot that it was made of.
+func (s *Store) iterate() (*pebble.Iterator, error) {
+	s.look.RLock()
+	defer s.look.RUnlock()
+	if s.synced == nil {
+		return nil, ErrNoState
+	}
+	iter, err := s.synced.NewIter(&pebble.IterOptions{UseL6Filters: true})
+	if err != nil {
+		return nil, fmt.Errorf("read the state store: %w", err)
+	}
+	return iter, nil
 }
 
 func (v *Snapshot) cursor(lane replication.Lane) (*cursor, error) {
@@ -87,6 +101,9 @@ func (v *Snapshot) Get(subject replication.Subject) (Entry, bool, error) {
 func (v *Snapshot) Scan(lane replication.Lane, prefix string, fn func(replication.Subject, Entry) error) error {
 	head := generationKey('d', lane, v.cursors[lane].generation)
 	from := append(bytes.Clone(head), prefix...)
+	// Bounds keep the iterator from looking into the block behind the last document, which may be another's and damaged.
+	v.iter.SetBounds(from, behind(from))
+	defer v.iter.SetBounds(nil, nil)
 	for ok := v.iter.SeekGE(from); ok && bytes.HasPrefix(v.iter.Key(), from); ok = v.iter.Next() {
 		value, err := v.iter.ValueAndErr()
 		if err != nil {
@@ -101,6 +118,16 @@ func (v *Snapshot) Scan(lane replication.Lane, prefix string, fn func(replicatio
 		}
 	}
 	return v.iter.Error()
+}
+
+// behind is the first key after all that begin with a prefix. Keys here begin with a letter.
+func behind(prefix []byte) []byte {
+	b := bytes.Clone(prefix)
+	for i := len(b) - 1; ; i-- {
+		if b[i]++; b[i] != 0 {
+			return b[:i+1]
+		}
+	}
 }
 
 // Positions are the highest positions of an environment and its project in one lane, none below the lane's floor.

@@ -1,12 +1,13 @@
 // Package store is the edge's own copy of the state: every document of both lanes, on disk, in a Pebble store of its own.
 //
 // It promises: documents, revisions and the cursor behind them are written together or not at all, so that after any
-// crash the disk is at a whole transaction; a lane that is taken anew lies beside the one that is served until it is
-// whole; a damaged store is set aside under another name and reported, never deleted, and the followers fill a new one;
-// nothing is written once the disk is nearly full, because Pebble ends the process when a write fails.
+// crash the disk is at a whole transaction; nothing is read or announced before it is synced, so that what was served is
+// there after a crash; a lane that is taken anew lies beside the one that is served until it is whole; a store whose
+// damage is found before it serves is not served, one whose damage is found later is read where it can be until the
+// followers fill a new one; a damaged store is set aside under another name and reported, never deleted; nothing is
+// written once the disk is nearly full, because Pebble ends the process when a write fails.
 //
-// It does not promise that the last instants survive a crash of the machine: what is missing comes again from the
-// stream. It keeps no decoded form of anything: that is the views' work.
+// It keeps no decoded form of anything: that is the views' work.
 //
 // # Keys
 //
@@ -23,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +46,9 @@ type Config struct {
 	Reserve uint64
 	// Free asks for the free space where Dir lies; nil means the file system's.
 	Free func() (uint64, error)
-	Log  *slog.Logger // nil means slog.Default()
+	// Verify is how long Open may check tables before the store serves; the rest is checked while it does. 0 means 300 ms.
+	Verify time.Duration
+	Log    *slog.Logger // nil means slog.Default()
 }
 
 func (c Config) withDefaults() Config {
@@ -71,6 +73,9 @@ func (c Config) withDefaults() Config {
 			}
 			return usage.AvailBytes, err
 		}
+	}
+	if c.Verify == 0 {
+		c.Verify = 300 * time.Millisecond
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -104,24 +109,28 @@ type Store struct {
 	// observe is called after every write, in the writer's goroutine, once per write and in order within a lane.
 	observe func(Change)
 
-	swap    sync.RWMutex // held for writing while db is replaced
-	db      *pebble.DB
-	opened  int // how often a database was opened; guarded by swap
-	setback atomic.Pointer[Damage]
+	swap   sync.RWMutex // held for writing while db is replaced
+	db     *pebble.DB   // nil once a damaged one could not be replaced, which ends Run
+	opened int          // how often a database was opened; guarded by swap
+	sealer *sealer      // used by whoever opens, then by Run, then by Close
+
+	serving sync.Mutex   // one write that is to be served at a time, over both lanes
+	look    sync.RWMutex // guards synced
+	synced  *pebble.Snapshot
 
 	writing [replication.Lanes]sync.Mutex // one writer a lane
 	cursors [replication.Lanes]atomic.Pointer[cursor]
-	unsaved atomic.Bool   // something was written since the last sync
-	hurry   chan struct{} // one slot: what was written must not wait for the next sync
-	pause   time.Duration // between syncs
-	damaged chan struct{} // one slot: the database has been found damaged
-	damage  atomic.Pointer[Damage]
+	changed chan struct{}          // one slot: the seal is behind
+	fatal   chan error             // one slot: ends Run
+	damage  atomic.Pointer[Damage] // the last one since the start
+	damaged atomic.Bool            // the open database is
+	unread  []table                // tables that Open had no time to check; Run's
 }
 
-// Damage is a store that was set aside.
+// Damage is a store that was found damaged.
 type Damage struct {
 	At     time.Time
-	Path   string // where it lies now
+	Path   string // where it lies now; empty while it is still read
 	Reason string
 }
 
@@ -141,47 +150,54 @@ func Open(config Config, observe func(Change)) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrLocked, config.Dir, err)
 	}
-	s := &Store{config: config, log: config.Log.With("store", "state"), lock: lock, observe: observe, damaged: make(chan struct{}, 1), hurry: make(chan struct{}, 1), pause: 50 * time.Millisecond}
+	s := &Store{config: config, log: config.Log.With("store", "state"), lock: lock, observe: observe, changed: make(chan struct{}, 1), fatal: make(chan error, 1)}
 	if err := s.openOrSetAside(); err != nil {
-		_ = lock.Close()
-		return nil, err
+		if s.sealer != nil {
+			err = errors.Join(err, s.sealer.close())
+		}
+		return nil, errors.Join(err, lock.Close())
 	}
+	s.verifyFirst()
 	return s, nil
 }
 
-// Run saves what was written (at most 50 ms later, halts and revocations at once) and replaces the store when it is found damaged, until ctx ends.
+// Run checks the tables that Open had no time for and keeps the seal up to date, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	tick := time.NewTicker(s.pause)
-	defer tick.Stop()
+	s.verifyRest(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.hurry:
-			s.save()
-		case <-s.damaged:
-			if err := s.replace(); err != nil {
-				return fmt.Errorf("replace the damaged state store: %w", err)
-			}
-		case <-tick.C:
-			s.save()
+		case err := <-s.fatal:
+			return fmt.Errorf("replace the damaged state store: %w", err)
+		case <-s.changed:
+			s.seal()
 		}
 	}
 }
 
-// Close saves everything and gives the folder free.
+// Close gives the folder free. Run must have ended.
 func (s *Store) Close() error {
 	s.swap.Lock()
 	defer s.swap.Unlock()
-	err := s.db.Close()
-	return errors.Join(err, s.lock.Close())
+	var err error
+	if s.db != nil {
+		if !s.damaged.Load() {
+			s.sealLocked()
+		}
+		err = s.closeDatabase()
+	}
+	return errors.Join(err, s.sealer.close(), s.lock.Close())
 }
 
-// Damage is the last store that was set aside since the start; nil when none was.
+// Damage is the last store that was found damaged since the start; nil when none was.
 func (s *Store) Damage() *Damage { return s.damage.Load() }
 
-// Serving tells whether both lanes have state.
+// Serving tells whether both lanes have state that is not known to be damaged.
 func (s *Store) Serving() bool {
+	if s.damaged.Load() {
+		return false
+	}
 	for lane := range replication.Lanes {
 		if s.cursors[lane].Load() == nil {
 			return false
@@ -202,6 +218,9 @@ func (s *Store) Floor(lane replication.Lane) replication.Position {
 func (s *Store) Bytes() uint64 {
 	s.swap.RLock()
 	defer s.swap.RUnlock()
+	if s.db == nil {
+		return 0
+	}
 	return s.db.Metrics().DiskSpaceUsage()
 }
 
@@ -209,8 +228,17 @@ func (s *Store) path() string { return s.config.FS.PathJoin(s.config.Dir, "db") 
 
 // openOrSetAside opens the database. Whatever keeps it from opening, but for a lack of space or rights, is damage.
 func (s *Store) openOrSetAside() error {
-	err := s.open()
-	if err == nil {
+	var found bool
+	var err error
+	if s.sealer, found, err = openSealer(s.config.FS, s.config.Dir, s.path()); err != nil {
+		return err
+	}
+	var sealed *seal
+	if found {
+		last := s.sealer.last
+		sealed = &last
+	}
+	if err = s.open(sealed); err == nil {
 		return nil
 	}
 	if _, statErr := s.config.FS.Stat(s.path()); statErr != nil {
@@ -219,23 +247,39 @@ func (s *Store) openOrSetAside() error {
 	if err := s.setAside(err); err != nil {
 		return err
 	}
-	if err := s.open(); err != nil {
+	if err := s.open(nil); err != nil {
 		return fmt.Errorf("open a new state store: %w", err)
 	}
 	return nil
 }
 
-func (s *Store) open() error {
-	db, err := pebble.Open(s.path(), s.options())
+// open opens the database and takes it into use, unless it is not what the seal says.
+func (s *Store) open(sealed *seal) error {
+	if sealed == nil {
+		s.sealer.last = seal{number: s.sealer.last.number} // what it says of the files is of others
+	}
+	if err := judgeFiles(s.config.FS, s.path(), sealed); err != nil {
+		return err
+	}
+	s.damaged.Store(false)
+	db, err := s.openDatabase()
 	if err != nil {
 		return err
 	}
+	var cursors [replication.Lanes]*cursor
 	for lane := range replication.Lanes {
-		c, err := readCursor(db, lane)
-		if err == nil && c != nil {
-			err = dropOthers(db, lane, c.generation)
-		} else if err == nil {
-			err = db.DeleteRange(generationKey('d', lane, 0), []byte{'d', byte(lane) + 1}, pebble.NoSync)
+		if cursors[lane], err = readCursor(db, lane); err != nil {
+			return errors.Join(err, db.Close())
+		}
+	}
+	if err := judgeCursors(cursors, sealed); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	for lane, c := range cursors {
+		if c != nil {
+			err = dropOthers(db, replication.Lane(lane), c.generation)
+		} else {
+			err = db.DeleteRange(generationKey('d', replication.Lane(lane), 0), []byte{'d', byte(lane) + 1}, pebble.NoSync)
 		}
 		if err != nil {
 			return errors.Join(err, db.Close())
@@ -244,7 +288,52 @@ func (s *Store) open() error {
 	}
 	s.db = db
 	s.opened++
+	s.show()
+	s.sealLocked()
 	return nil
+}
+
+// openDatabase opens Pebble. Its file of options says nothing that options does not, so a damaged one is put away.
+func (s *Store) openDatabase() (*pebble.DB, error) {
+	db, err := pebble.Open(s.path(), s.options())
+	if err == nil {
+		return db, nil
+	}
+	desc, peekErr := pebble.Peek(s.path(), s.config.FS)
+	if peekErr != nil || !desc.Exists || desc.OptionsFilename == "" {
+		return nil, err
+	}
+	if s.config.FS.Rename(desc.OptionsFilename, desc.OptionsFilename+".damaged") != nil {
+		return nil, err
+	}
+	if db, again := pebble.Open(s.path(), s.options()); again == nil {
+		s.log.Warn("the state store opens without its file of options only", "reason", err)
+		return db, nil
+	}
+	return nil, err
+}
+
+// closeDatabase ends the use of the open database. The caller holds swap for writing.
+func (s *Store) closeDatabase() error {
+	s.look.Lock()
+	defer s.look.Unlock()
+	err := s.synced.Close()
+	s.synced = nil
+	err = errors.Join(err, s.db.Close())
+	s.db = nil
+	return err
+}
+
+// show makes what has been written visible. Everything of it that is served must be synced.
+func (s *Store) show() {
+	next := s.db.NewSnapshot()
+	s.look.Lock()
+	last := s.synced
+	s.synced = next
+	s.look.Unlock()
+	if last != nil {
+		_ = last.Close() // it only leaves a list
+	}
 }
 
 func (s *Store) options() *pebble.Options {
@@ -254,78 +343,22 @@ func (s *Store) options() *pebble.Options {
 		MemTableSize:               s.config.MemTable,
 		FormatMajorVersion:         pebble.FormatNewest,
 		MaxOpenFiles:               500,
+		MaxManifestFileSize:        1 << 20, // it is read whole at the start
 		L0CompactionThreshold:      2,
 		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
 		Logger:                     logger{s.log},
 		EventListener: &pebble.EventListener{
 			DataCorruption:  func(info pebble.DataCorruptionInfo) { s.suspect(info.Details) },
 			BackgroundError: s.suspect,
+			FlushEnd:        func(pebble.FlushInfo) { s.sealSoon() },
+			CompactionEnd:   func(pebble.CompactionInfo) { s.sealSoon() },
+			ManifestCreated: func(pebble.ManifestCreateInfo) { s.sealSoon() },
 		},
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	return o
-}
-
-// suspect takes note of an error. If it means damage, Run replaces the store.
-func (s *Store) suspect(err error) {
-	if err == nil || !pebble.IsCorruptionError(err) {
-		return
-	}
-	s.setback.Store(&Damage{Reason: err.Error()})
-	select {
-	case s.damaged <- struct{}{}:
-	default:
-	}
-}
-
-// replace sets the open database aside and begins an empty one. What is served from memory goes on being served; the
-// followers notice that the cursors are gone and fill the new one.
-func (s *Store) replace() error {
-	for lane := range replication.Lanes {
-		s.writing[lane].Lock()
-		defer s.writing[lane].Unlock()
-	}
-	s.swap.Lock()
-	defer s.swap.Unlock()
-	if err := s.db.Close(); err != nil {
-		s.log.Warn("close the damaged state store", "error", err)
-	}
-	reason := errors.New("damaged")
-	if d := s.setback.Load(); d != nil {
-		reason = errors.New(d.Reason)
-	}
-	if err := s.setAside(reason); err != nil {
-		return err
-	}
-	return s.open()
-}
-
-func (s *Store) setAside(reason error) error {
-	now := time.Now().UTC()
-	aside := s.path() + ".damaged-" + now.Format("20060102T150405.000000000")
-	if err := s.config.FS.Rename(s.path(), aside); err != nil {
-		return fmt.Errorf("set the damaged state store aside: %w", err)
-	}
-	for lane := range replication.Lanes {
-		s.cursors[lane].Store(nil)
-	}
-	s.damage.Store(&Damage{At: now, Path: aside, Reason: reason.Error()})
-	s.log.Error("the state store is damaged, it is set aside and state is fetched anew", "aside", filepath.Base(aside), "reason", reason)
-	return nil
-}
-
-// save makes what was written survive a crash of the machine.
-func (s *Store) save() {
-	if !s.unsaved.Swap(false) {
-		return
-	}
-	s.swap.RLock()
-	defer s.swap.RUnlock()
-	if err := s.db.LogData(nil, pebble.Sync); err != nil {
-		s.log.Error("save state", "error", err)
-	}
 }
 
 // roomy fails when the disk is nearly full.

@@ -2,22 +2,17 @@ package store
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"skerry/replication"
 	"skerry/replication/down"
-	"skerry/replication/down/downtest"
 )
 
 func discard(Change) {}
@@ -93,50 +88,6 @@ func TestStateOutlivesARestart(t *testing.T) {
 	c, ok := s.Cursor(replication.Urgent)
 	if n, err := count(s); n != 20 || err != nil || !ok || !s.Serving() || c.Seq != 10 || c.Position != 10 || c.Epoch != (replication.Epoch{1}) {
 		t.Errorf("%d documents, %v, cursor %+v", n, err, c)
-	}
-}
-
-func TestHaltIsSavedWithoutWaitingForTheNextSync(t *testing.T) {
-	t.Parallel()
-	fs := vfs.NewCrashableMem()
-	s := open(t, Config{Dir: "d", FS: fs})
-	fill(t, s, 10)
-	s.save()
-	for _, dir := range []string{"/", "d"} { // the folders themselves are not the matter here
-		f, err := fs.OpenDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(f.Sync(), f.Close()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.pause = time.Hour
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-	defer stop()
-	ran := make(chan error, 1)
-	go func() { ran <- s.Run(ctx) }()
-	halt := replication.Document{Lane: replication.Urgent, Subject: replication.HaltSubject(project, "live", "late"), Position: 11, Body: []byte(`{}`)}
-	if err := s.Apply(replication.Urgent, []replication.Document{halt}, down.Cursor{Epoch: replication.Epoch{1}, Seq: 11, Position: 11}); err != nil {
-		t.Fatal(err)
-	}
-	for saved := false; !saved; {
-		crashed := open(t, Config{Dir: "d", FS: fs.CrashClone(vfs.CrashCloneCfg{})})
-		c, ok := crashed.Cursor(replication.Urgent)
-		saved = ok && c.Position == 11
-		if err := crashed.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if ctx.Err() != nil {
-			t.Fatal("the halt was not saved")
-		}
-	}
-	stop()
-	if err := <-ran; err != nil {
-		t.Error(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -236,88 +187,6 @@ func TestNothingIsWrittenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestDamagedStoreIsSetAside damages one file at a time, in ways that disks and people do.
-func TestDamagedStoreIsSetAside(t *testing.T) {
-	t.Parallel()
-	flip := func(b []byte) []byte {
-		for i := 100; i < len(b); i += 500 {
-			b[i] ^= 0xff
-		}
-		return b
-	}
-	for name, c := range map[string]struct {
-		pattern string
-		change  func([]byte) []byte // nil: delete the file
-	}{
-		"table with flipped bits":    {"*.sst", flip},
-		"table missing":              {"*.sst", nil},
-		"table cut short":            {"*.sst", func(b []byte) []byte { return b[:len(b)/2] }},
-		"table empty":                {"*.sst", func([]byte) []byte { return nil }},
-		"manifest with flipped bits": {"MANIFEST-*", func(b []byte) []byte { return bytes.Repeat([]byte{0xee}, len(b)) }},
-		"manifest missing":           {"MANIFEST-*", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			s := open(t, Config{Dir: dir, MemTable: 64 << 10})
-			fill(t, s, 3000)
-			if err := s.db.Flush(); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			files, err := filepath.Glob(filepath.Join(dir, "db", c.pattern))
-			if err != nil || len(files) == 0 {
-				t.Fatal("no such files", err)
-			}
-			for _, f := range files {
-				if c.change == nil {
-					err = os.Remove(f)
-				} else if b, readErr := os.ReadFile(f); readErr == nil {
-					err = os.WriteFile(f, c.change(b), 0o600)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			s = open(t, Config{Dir: dir})
-			stop := downtest.Run(t, s.Run)
-			_, readErr := count(s)
-			downtest.Eventually(t, func() string {
-				if s.Damage() == nil {
-					return fmt.Sprintf("it is not set aside; reading says %v", readErr)
-				}
-				return ""
-			})
-			if d := s.Damage(); !strings.Contains(d.Path, ".damaged-") || d.Reason == "" {
-				t.Errorf("%+v", d)
-			} else if _, err := os.Stat(d.Path); err != nil {
-				t.Error(err)
-			}
-			if s.Serving() {
-				t.Error("it serves")
-			}
-			downtest.Eventually(t, func() string {
-				g, err := s.Begin(replication.Normal)
-				if err != nil {
-					return err.Error()
-				}
-				_ = g
-				return ""
-			})
-			fill(t, s, 5)
-			if n, err := count(s); n != 10 || err != nil {
-				t.Errorf("filled anew it has %d documents, %v", n, err)
-			}
-			stop()
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 func TestGenerationOfAReplacedStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{Dir: "d", FS: vfs.NewMem()})
@@ -326,7 +195,8 @@ func TestGenerationOfAReplacedStoreIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.replace(); err != nil {
+	s.suspect(fmt.Errorf("a test says so: %w", pebble.ErrCorruption))
+	if err := s.replaceDamaged(); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Add(nil); !errors.Is(err, ErrSetAside) {
@@ -340,6 +210,23 @@ func TestGenerationOfAReplacedStoreIsRefused(t *testing.T) {
 	}
 }
 
+func TestSealIsReadBack(t *testing.T) {
+	t.Parallel()
+	want := seal{number: 7, manifest: 3, length: 1000, sum: 0xfeedbeef,
+		served: [replication.Lanes]bool{true, false}, positions: [replication.Lanes]replication.Position{12, 0}}
+	b := want.encode()
+	if got, ok := decodeSeal(b); !ok || got != want || len(b) != sealLen {
+		t.Errorf("%+v, %v, %d bytes", got, ok, len(b))
+	}
+	for i := range b {
+		torn := bytes.Clone(b)
+		torn[i] ^= 1
+		if _, ok := decodeSeal(torn); ok {
+			t.Errorf("a seal with another byte %d is believed", i)
+		}
+	}
+}
+
 func FuzzDecodeStored(f *testing.F) {
 	c := cursor{generation: 7}
 	p := Positions{1, 2, 3, 4, 5}
@@ -348,6 +235,9 @@ func FuzzDecodeStored(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if c, err := decodeCursor(b); err == nil && !bytes.Equal(c.encode(), b) {
 			t.Errorf("cursor %x", b)
+		}
+		if one, ok := decodeSeal(b); ok && !bytes.Equal(one.encode(), b) {
+			t.Errorf("seal %x", b)
 		}
 		if p, err := decodePositions(b); err == nil && !bytes.Equal(p.encode(), b) {
 			t.Errorf("positions %x", b)

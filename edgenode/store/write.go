@@ -11,15 +11,15 @@ import (
 	"skerry/replication/down"
 )
 
-// Cursor is the lane's stored cursor; ok is false when the lane has no state.
+// Cursor is the lane's stored cursor; ok is false when the lane has no state that could be continued.
 func (s *Store) Cursor(lane replication.Lane) (down.Cursor, bool) {
-	if c := s.cursors[lane].Load(); c != nil {
+	if c := s.cursors[lane].Load(); c != nil && !s.damaged.Load() {
 		return c.Cursor, true
 	}
 	return down.Cursor{}, false
 }
 
-// Apply stores whole transactions together with the cursor behind them.
+// Apply stores whole transactions together with the cursor behind them, and serves them when they are synced.
 func (s *Store) Apply(lane replication.Lane, documents []replication.Document, to down.Cursor) error {
 	if err := s.roomy(); err != nil {
 		return err
@@ -27,11 +27,11 @@ func (s *Store) Apply(lane replication.Lane, documents []replication.Document, t
 	s.writing[lane].Lock()
 	defer s.writing[lane].Unlock()
 	now := s.cursors[lane].Load()
-	if now == nil {
+	if now == nil || s.damaged.Load() {
 		return ErrSetAside
 	}
 	next := &cursor{Cursor: to, generation: now.generation}
-	err := s.write(func(db *pebble.DB, batch *pebble.Batch) error {
+	err := s.writeServed(func(db *pebble.DB, batch *pebble.Batch) error {
 		if err := addDocuments(db, batch, lane, next.generation, documents); err != nil {
 			return err
 		}
@@ -42,20 +42,16 @@ func (s *Store) Apply(lane replication.Lane, documents []replication.Document, t
 	}
 	s.cursors[lane].Store(next)
 	s.observe(Change{Lane: lane, Documents: documents, Floor: to.Floor})
-	if lane == replication.Urgent {
-		// Pebble keeps what is not synced in the process for a while: an edge that is killed forgets it. It comes again
-		// from the stream, but a halt must hold at an edge that starts without one. It is served before it is saved,
-		// because waiting for the disk would delay every halt for the sake of that millisecond.
-		select {
-		case s.hurry <- struct{}{}:
-		default:
-		}
-	}
+	s.sealSoon()
 	return nil
 }
 
-// Begin opens a new generation of the lane beside the one that is served.
+// Begin opens a new generation of the lane beside the one that is served. A damaged database is set aside now, when
+// somebody is there who can fill a new one.
 func (s *Store) Begin(lane replication.Lane) (down.Generation, error) {
+	if err := s.replaceDamaged(); err != nil {
+		return nil, err
+	}
 	s.writing[lane].Lock()
 	defer s.writing[lane].Unlock()
 	number := uint32(1)
@@ -64,7 +60,7 @@ func (s *Store) Begin(lane replication.Lane) (down.Generation, error) {
 		number = served.generation + 1
 	}
 	opened := 0
-	err := s.write(func(_ *pebble.DB, batch *pebble.Batch) error {
+	err := s.write(pebble.NoSync, func(_ *pebble.DB, batch *pebble.Batch) error {
 		opened = s.opened
 		return dropOthers(batch, lane, number-1)
 	})
@@ -82,14 +78,12 @@ type generation struct {
 	opened int // the database it was begun in
 }
 
-// write is Store.write, unless the database has been replaced since the generation was begun.
-func (g *generation) write(fill func(db *pebble.DB, batch *pebble.Batch) error) error {
-	return g.store.write(func(db *pebble.DB, batch *pebble.Batch) error {
-		if g.opened != g.store.opened {
-			return ErrSetAside
-		}
-		return fill(db, batch)
-	})
+// current guards a write, which holds swap, against a database that is not the one that the generation was begun in.
+func (g *generation) current() error {
+	if g.opened != g.store.opened || g.store.damaged.Load() {
+		return ErrSetAside
+	}
+	return nil
 }
 
 // Add stores documents, unseen.
@@ -99,7 +93,10 @@ func (g *generation) Add(documents []replication.Document) error {
 	}
 	g.store.writing[g.lane].Lock()
 	defer g.store.writing[g.lane].Unlock()
-	return g.write(func(db *pebble.DB, batch *pebble.Batch) error {
+	return g.store.write(pebble.NoSync, func(db *pebble.DB, batch *pebble.Batch) error {
+		if err := g.current(); err != nil {
+			return err
+		}
 		return addDocuments(db, batch, g.lane, g.number, documents)
 	})
 }
@@ -111,7 +108,10 @@ func (g *generation) Serve(to down.Cursor) error {
 	s.writing[g.lane].Lock()
 	defer s.writing[g.lane].Unlock()
 	next := &cursor{Cursor: to, generation: g.number}
-	err := g.write(func(_ *pebble.DB, batch *pebble.Batch) error {
+	err := s.writeServed(func(_ *pebble.DB, batch *pebble.Batch) error {
+		if err := g.current(); err != nil {
+			return err
+		}
 		if err := dropOthers(batch, g.lane, g.number); err != nil {
 			return err
 		}
@@ -122,24 +122,40 @@ func (g *generation) Serve(to down.Cursor) error {
 	}
 	s.cursors[g.lane].Store(next)
 	s.observe(Change{Lane: g.lane, Anew: true, Floor: to.Floor})
+	s.sealSoon()
 	return nil
 }
 
-// write commits what fill puts into a batch. The caller holds the lane's writing lock.
-func (s *Store) write(fill func(db *pebble.DB, batch *pebble.Batch) error) error {
+// writeServed is write for what is to be served: it is synced, and visible when it is. Pebble shows a batch to readers
+// before it is synced, and keeps what is not synced in the process for a while: an edge that is killed forgets it. If it
+// had been read, the edge would come back with a lower revision than it had served. So readers look at a snapshot, which
+// is taken here. The one writer at a time is the price; both lanes' writes are rare, or large.
+func (s *Store) writeServed(fill func(db *pebble.DB, batch *pebble.Batch) error) error {
+	s.serving.Lock()
+	defer s.serving.Unlock()
+	return s.write(pebble.Sync, fill)
+}
+
+// write commits what fill puts into a batch. The caller holds the lane's writing lock, and serving for a synced one.
+func (s *Store) write(how *pebble.WriteOptions, fill func(db *pebble.DB, batch *pebble.Batch) error) error {
 	s.swap.RLock()
 	defer s.swap.RUnlock()
+	if s.db == nil {
+		return ErrSetAside
+	}
 	batch := s.db.NewBatch()
 	defer func() { _ = batch.Close() }() // frees memory; it cannot fail
 	if err := fill(s.db, batch); err != nil {
 		s.suspect(err)
 		return err
 	}
-	if err := batch.Commit(pebble.NoSync); err != nil {
+	if err := batch.Commit(how); err != nil {
 		s.suspect(err)
 		return fmt.Errorf("commit to the state store: %w", err)
 	}
-	s.unsaved.Store(true)
+	if how.Sync {
+		s.show()
+	}
 	return nil
 }
 

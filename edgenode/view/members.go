@@ -64,7 +64,7 @@ func (s *Store) hashMember(id string) memberHash {
 	return memberHash{maphash.String(s.seeds[0], id), maphash.String(s.seeds[1], id)}
 }
 
-// loadMembers reads a shard. One that is absent, or cannot be read, has no members.
+// loadMembers reads a shard. One that is absent has no members. Of one that cannot be read Unsure tells.
 func (s *Store) loadMembers(key memberKey) *memberSet {
 	name := key.project + "/" + strconv.Itoa(key.shard) + "/" + key.cohort
 	set, _, err := s.members.load(key, name, func() (*memberSet, bool, error) {
@@ -88,6 +88,7 @@ func (s *Store) loadMembers(key memberKey) *memberSet {
 		return set, err == nil, err
 	})
 	if err != nil {
+		s.unsure.Add(1)
 		s.log.Error("read the members of a cohort", "project_id", key.project, "cohort", key.cohort, "error", err)
 		return &memberSet{}
 	}

@@ -45,7 +45,8 @@ type Store struct {
 
 	minute atomic.Int64 // a coarse clock for the slots' use
 	fills  atomic.Int64
-	faults atomic.Uint64 // times that the disk could not be read
+	faults atomic.Uint64 // times that the disk could not be read and nothing stood in for it
+	unsure atomic.Uint64 // times that a cohort's members could not be read
 }
 
 type envKey struct{ project, env string }
@@ -56,6 +57,7 @@ type slot struct {
 	mu    sync.Mutex
 	env   atomic.Pointer[Environment]
 	stale atomic.Bool  // everything may be different: it is compiled from disk when it is asked for next
+	again atomic.Int64 // while it is stale and cannot be read: when to try next, in ms since 1970
 	used  atomic.Int64 // when, by Store.minute
 	cost  int64        // as counted in Store.held; under Store.mu
 }
@@ -101,8 +103,15 @@ func (s *Store) Ready() bool { return s.disk.Serving() }
 // rises is not known to be absent: damage that nobody has noticed yet looks the same.
 func (s *Store) Faults() uint64 { return s.faults.Load() }
 
+// Unsure counts the times that the members of a cohort could not be read from the disk. An answer that was made while it
+// rose may have taken a member for a stranger, and must not be given.
+func (s *Store) Unsure() uint64 { return s.unsure.Load() }
+
 // Tick moves the clock by which the least used environments are found. It is to be called now and then.
 func (s *Store) Tick() { s.minute.Store(time.Now().Unix() / 60) }
+
+// retry is how long what cannot be compiled anew is served as it was before it is tried again.
+const retry = 250 * time.Millisecond
 
 // Environment finds an environment by the project's id. ok is false when the project is unknown here.
 func (s *Store) Environment(project, env string) (*Environment, bool) {
@@ -111,7 +120,7 @@ func (s *Store) Environment(project, env string) (*Environment, bool) {
 	found := s.slots[of]
 	s.mu.RUnlock()
 	if found != nil {
-		if e := found.env.Load(); e != nil && !found.stale.Load() {
+		if e := found.env.Load(); e != nil && (!found.stale.Load() || time.Now().UnixMilli() < found.again.Load()) {
 			if now := s.minute.Load(); found.used.Load() != now {
 				found.used.Store(now)
 			}
@@ -138,14 +147,15 @@ func (s *Store) fill(of envKey) (*Environment, bool) {
 		return nil, false
 	case err != nil:
 		at.stale.Store(true)
-		s.faults.Add(1)
 		if !errors.Is(err, store.ErrNoState) {
 			s.log.Error("compile an environment", "project_id", of.project, "environment", of.env, "error", err)
 		}
-		// What was served so far goes on being served.
+		// What was served so far goes on being served, and is not held up by looking again for every request.
 		if old := at.env.Load(); old != nil {
+			at.again.Store(time.Now().Add(retry).UnixMilli())
 			return old, true
 		}
+		s.faults.Add(1)
 		s.remove(at)
 		return nil, false
 	}
@@ -236,7 +246,12 @@ func (s *Store) Apply(c store.Change) {
 	}
 }
 
+// applyAnew makes everything be read from the disk. While a damaged store is being filled anew, one lane stands there
+// before the other, and nothing can be read: then what is in memory holds until the other one is there too.
 func (s *Store) applyAnew() {
+	if s.disk != nil && !s.disk.Serving() {
+		return
+	}
 	s.keys.dropAll()
 	s.members.dropAll()
 	s.mu.RLock()

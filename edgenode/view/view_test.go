@@ -407,7 +407,8 @@ func TestRevocationBeatsAConcurrentRead(t *testing.T) {
 
 func TestUpdateBeatsAConcurrentCompilation(t *testing.T) {
 	t.Parallel()
-	e := withProject(t, Options{Bytes: 1}, "a") // no room: every read may compile anew
+	e := withProject(t, Options{Bytes: 1}, "a")                     // no room: every read may compile anew
+	e.put(map[replication.Subject]any{flag("a"): flagBody("a", 3)}) // from here on the version is the position
 	var reading sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {
@@ -436,7 +437,7 @@ func TestUpdateBeatsAConcurrentCompilation(t *testing.T) {
 		})
 	}
 	for n := range 500 {
-		e.put(map[replication.Subject]any{flag("a"): flagBody("a", int64(n+3))})
+		e.put(map[replication.Subject]any{flag("a"): flagBody("a", int64(n+4))})
 	}
 	close(stop)
 	reading.Wait()
