@@ -46,24 +46,42 @@ func newGroup() *group {
 	return &group{done: make(chan struct{}), counts: map[usageKey]uint64{}}
 }
 
-// Append writes a request's blocks, all or none, and returns when they are on the disk. The blocks are the caller's
-// again then. Each must be complete (up.BlockWriter.Bytes) and hold one operation or more.
+// Append writes a request's blocks, all or none, and returns when they are on the disk. Each must be complete
+// (up.BlockWriter.Bytes) and hold one operation or more.
 func (b *Buffer) Append(blocks ...[]byte) error {
+	p, err := b.Put(blocks...)
+	if err != nil {
+		return err
+	}
+	return p.Wait()
+}
+
+// Pending is blocks that have their numbers and are on their way to the disk.
+type Pending struct{ group *group }
+
+// Wait returns when the blocks are on the disk. After an error nobody knows whether they are.
+func (p Pending) Wait() error {
+	<-p.group.done
+	return p.group.err
+}
+
+// Put is Append without the wait. The blocks are copied, so that whoever waits need not hold them: with hundreds waiting,
+// memory that goes to the next request at once stays in the processor's caches. Nothing may be answered before Wait.
+func (b *Buffer) Put(blocks ...[]byte) (Pending, error) {
 	var size int64
 	for _, block := range blocks {
 		size += int64(len(block))
 	}
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err := b.admitLocked(size); err != nil {
-		b.mu.Unlock()
-		return err
+		return Pending{}, err
 	}
 	g := b.group
 	for _, block := range blocks {
 		b.appendLocked(g, block)
 	}
-	b.mu.Unlock()
-	return b.wait(g)
+	return Pending{g}, nil
 }
 
 // admitLocked waits for room in the group and takes size bytes of the budget.
@@ -135,12 +153,6 @@ func (b *Buffer) signalLocked() {
 	case b.gathered <- struct{}{}:
 	default:
 	}
-}
-
-// wait returns when the group is on the disk.
-func (b *Buffer) wait(g *group) error {
-	<-g.done
-	return g.err
 }
 
 // commitLoop is the committer. It ends when ctx does, after a last group.

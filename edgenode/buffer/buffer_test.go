@@ -462,6 +462,27 @@ func TestTimeToFullFollowsThePaceOfTheLastMinute(t *testing.T) {
 	}
 }
 
+func TestPutGivesTheBlocksBackAtOnce(t *testing.T) {
+	t.Parallel()
+	b := open(t, vfs.NewMem())
+	mine := block(up.LaneEvent, "first")
+	var waits []Pending
+	for _, id := range []string{"second", "third"} {
+		p, err := b.Put(mine)
+		must(t, err)
+		waits = append(waits, p)
+		mine = append(mine[:0], block(up.LaneEvent, id)...)
+	}
+	for _, p := range waits {
+		must(t, p.Wait())
+	}
+	equal(t, "stored", everything(t, b, up.LaneEvent), []string{"first", "second"})
+	must(t, b.Close())
+	if _, err := b.Put(mine); !errors.Is(err, ErrClosed) {
+		t.Errorf("put after Close: %v", err)
+	}
+}
+
 func TestAppendWakesTheShipper(t *testing.T) {
 	t.Parallel()
 	b := open(t, vfs.NewMem())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -40,6 +41,12 @@ func (b *Buffer) logIter(ordinal uint64, lane up.Lane) (*pebble.Iterator, error)
 
 // seek moves to the entry that holds n, or the next one behind.
 func seek(it *pebble.Iterator, ordinal uint64, lane up.Lane, n uint64) bool {
+	// The shipper goes forward, so nearly always an entry begins with n. Looking backward copies a whole entry.
+	if it.SeekGE(logKey(prefixLog, lane, ordinal, n)) {
+		if first, err := parseLogKey(it.Key()); err == nil && first == n {
+			return true
+		}
+	}
 	key := logKey(prefixLog, lane, ordinal, n+1)
 	if it.SeekLT(key) {
 		if e, err := iterEntry(it); err != nil || e.end() > n {
@@ -118,6 +125,9 @@ func (r *reader) read() (err error) {
 func (r *reader) take(e *entry) (full bool, err error) {
 	if e.shape == entrySpooled {
 		return r.takeSpooled(e)
+	}
+	if room := r.budget - len(r.batch.Data); room > 0 { // at once: growing block by block copies what is there
+		r.batch.Data = slices.Grow(r.batch.Data, min(len(e.body), room))
 	}
 	for rest := e.body; len(rest) > 0; {
 		block, behind, err := up.DecodeBlock(rest)

@@ -15,7 +15,7 @@ import (
 // count only when Commit numbers them all in one small synced write. That write also syncs what went before it, since
 // all of it stands earlier in the same log of Pebble's.
 //
-// A Spool belongs to one request and is not safe for use by several goroutines. Either Commit or Abort ends it.
+// A Spool belongs to one request and is not safe for use by several goroutines. Commit, Put or Abort ends it.
 type Spool struct {
 	b       *Buffer
 	ordinal uint64
@@ -170,11 +170,20 @@ func (s *Spool) Abort() error {
 
 // Commit numbers all that was written and returns when it is on the disk: all of it or, after an error, nothing.
 func (s *Spool) Commit() error {
+	p, err := s.Put()
+	if err != nil {
+		return err
+	}
+	return p.Wait()
+}
+
+// Put is Commit without the wait.
+func (s *Spool) Put() (Pending, error) {
 	b := s.b
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err := b.admitLocked(0); err != nil {
-		b.mu.Unlock()
-		return err
+		return Pending{}, err
 	}
 	g := b.group
 	for _, lane := range up.Lanes {
@@ -196,6 +205,5 @@ func (s *Spool) Commit() error {
 	}
 	s.ended = true
 	b.signalLocked()
-	b.mu.Unlock()
-	return b.wait(g)
+	return Pending{g}, nil
 }

@@ -108,5 +108,5 @@ func (b *Buffer) Add(project [16]byte, metric tally.Metric, now time.Time, n uin
 	g.counts[usageKey{monthOf(now), project, metric}] += n
 	b.signalLocked()
 	b.mu.Unlock()
-	return b.wait(g)
+	return Pending{g}.Wait()
 }

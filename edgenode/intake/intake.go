@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
@@ -125,7 +126,7 @@ func (m *Module) Batch(ctx *fasthttp.RequestCtx, _ []byte) {
 }
 
 // answer writes what the client gets when its request is on the disk, or was all garbage.
-type answer func(ctx *fasthttp.RequestCtx, pass *gate.Pass, counts event.Counts)
+type answer func(ctx *fasthttp.RequestCtx, pass gate.Pass, counts event.Counts)
 
 // take is the way of every request: gate, parse with validation and the garbage filter, store, answer.
 func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*work) (event.Counts, error), answer answer) {
@@ -135,22 +136,30 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 		family.Refuse(ctx, pass)
 		return
 	}
-	w := m.works.Get().(*work)
-	defer w.end()
-	if err := w.begin(ctx, &pass, received); err != nil {
-		m.fail(ctx, err)
-		return
-	}
-	counts, err := read(w)
+	counts, stored, err := m.store(ctx, &pass, received, read)
 	if err == nil && counts.Accepted() > 0 {
-		err = w.lanes.commit()
+		err = stored.Wait()
 	}
 	if err != nil {
 		m.fail(ctx, err)
 		return
 	}
 	m.count(counts)
-	answer(ctx, &pass, counts)
+	answer(ctx, pass, counts)
+}
+
+// store reads a request and puts what it accepts into the buffer. The memory that it takes is free again when it returns:
+// the wait for the disk is the longest part of a request, and hundreds wait at once.
+func (m *Module) store(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time, read func(*work) (event.Counts, error)) (counts event.Counts, stored buffer.Pending, err error) {
+	w := m.works.Get().(*work)
+	defer w.end()
+	if err = w.begin(ctx, pass, received); err != nil {
+		return counts, stored, err
+	}
+	if counts, err = read(w); err == nil && counts.Accepted() > 0 {
+		stored, err = w.lanes.commit()
+	}
+	return counts, stored, err
 }
 
 func (m *Module) count(c event.Counts) {
@@ -175,7 +184,7 @@ func respond(ctx *fasthttp.RequestCtx, status int, body string) {
 	ctx.SetBodyString(body)
 }
 
-func answerOK(ctx *fasthttp.RequestCtx, _ *gate.Pass, counts event.Counts) {
+func answerOK(ctx *fasthttp.RequestCtx, _ gate.Pass, counts event.Counts) {
 	if counts.Accepted() == 0 {
 		respond(ctx, fasthttp.StatusAccepted, discardedBody)
 		return
@@ -183,7 +192,7 @@ func answerOK(ctx *fasthttp.RequestCtx, _ *gate.Pass, counts event.Counts) {
 	respond(ctx, fasthttp.StatusOK, okBody)
 }
 
-func answerAlias(ctx *fasthttp.RequestCtx, _ *gate.Pass, counts event.Counts) {
+func answerAlias(ctx *fasthttp.RequestCtx, _ gate.Pass, counts event.Counts) {
 	if counts.Accepted() == 0 {
 		respond(ctx, fasthttp.StatusAccepted, discardedBody)
 		return
@@ -191,7 +200,7 @@ func answerAlias(ctx *fasthttp.RequestCtx, _ *gate.Pass, counts event.Counts) {
 	ctx.SetStatusCode(fasthttp.StatusOK)
 }
 
-func answerBatch(ctx *fasthttp.RequestCtx, pass *gate.Pass, counts event.Counts) {
+func answerBatch(ctx *fasthttp.RequestCtx, pass gate.Pass, counts event.Counts) {
 	if counts.Accepted() == 0 {
 		respond(ctx, fasthttp.StatusAccepted, discardedAll)
 		return
@@ -238,7 +247,7 @@ func (m *Module) fail(ctx *fasthttp.RequestCtx, err error) {
 	}
 }
 
-// header is what the blocks of a request have in common. The strings of pass and ctx are copied.
+// header is what the blocks of a request have in common. Its request id points into ctx's memory: block writers copy it.
 func header(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time) (up.Header, error) {
 	project, err := uuid.Parse(pass.Key.ProjectID)
 	if err != nil {
@@ -248,6 +257,7 @@ func header(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time) (up.H
 	if !ok {
 		return up.Header{}, fmt.Errorf("environment of the key: %q", pass.Key.Environment)
 	}
+	request := gate.RequestID(ctx)
 	return up.Header{Environment: environment, ReceivedAt: received.UnixMicro(), Project: project,
-		RequestID: string(gate.RequestID(ctx))}, nil
+		RequestID: unsafe.String(unsafe.SliceData(request), len(request))}, nil
 }

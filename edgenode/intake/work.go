@@ -46,6 +46,7 @@ func (w *work) end() {
 		w.m.cfg.Log.Error("forget a spooled request", "error", err)
 	}
 	w.body.end()
+	w.lanes.header = up.Header{} // its request id is the server's memory
 	if cap(w.ahead) > 2*free {
 		w.ahead = nil // the pool is not to hold what one large request needed
 	}
@@ -120,6 +121,7 @@ type lanes struct {
 	writers [up.LaneCrash + 1]up.BlockWriter
 	open    [up.LaneCrash + 1]bool // the writer holds operations
 	full    [][]byte               // finished blocks of a request that has no spool
+	blocks  [][]byte               // memory of commit
 	size    int                    // bytes of full
 	spool   *buffer.Spool          // of a large request, from the first large operation or the inMemory-th byte on
 	op      up.Operation
@@ -252,24 +254,27 @@ func (l *lanes) startSpool() error {
 	return nil
 }
 
-// commit stores all operations and returns when they are on the disk.
-func (l *lanes) commit() error {
+// commit puts all operations into the buffer. They are stored when the wait for what it returns has ended.
+func (l *lanes) commit() (buffer.Pending, error) {
 	if l.spool != nil {
 		for _, lane := range up.Lanes {
 			if err := l.finish(lane); err != nil {
-				return err
+				return buffer.Pending{}, err
 			}
 		}
 		l.done = true
-		return l.spool.Commit()
+		return l.spool.Put()
 	}
-	blocks := l.full
+	blocks := append(l.blocks[:0], l.full...)
 	for _, lane := range up.Lanes {
 		if l.open[lane] {
 			blocks = append(blocks, l.writers[lane].Bytes())
 		}
 	}
-	return l.buffer.Append(blocks...)
+	stored, err := l.buffer.Put(blocks...)
+	clear(blocks)
+	l.blocks = blocks[:0]
+	return stored, err
 }
 
 // abort forgets what was not committed.
