@@ -19,6 +19,7 @@ import (
 	"skerry/writeplane/cohorts"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/flags"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/remoteconfig"
 )
 
@@ -35,7 +36,7 @@ type decisions struct {
 func newDecisions(t testing.TB) *decisions {
 	t.Helper()
 	d := &decisions{plane: newPlane(t), t: t}
-	store := commit.New(d.db.App, commit.Sinks{Audit: audit.Append, Deliveries: func(_ context.Context, _ pgx.Tx, events []commit.Event, _ []commit.StoredEntry) error {
+	store := commit.New(d.db.App, commit.Sinks{Audit: audit.Append, Deliveries: func(_ context.Context, _ *postgres.Pipeline, events []commit.Event, _ []commit.StoredEntry) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.events = append(d.events, events...)

@@ -3,9 +3,10 @@ package writeplane
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
-func noDeliveries(context.Context, pgx.Tx, []commit.Event, []commit.StoredEntry) error { return nil }
+func noDeliveries(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error {
+	return nil
+}

@@ -42,13 +42,13 @@ func newPlaneWith(t testing.TB, config access.Config) *plane {
 	t.Helper()
 	p := &plane{db: dbtest.New(t)}
 	p.commits = commit.New(p.db.App, commit.Sinks{
-		Audit: func(_ context.Context, _ pgx.Tx, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+		Audit: func(_ context.Context, _ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.entries = append(p.entries, entries...)
 			return nil, nil
 		},
-		Deliveries: func(context.Context, pgx.Tx, []commit.Event, []commit.StoredEntry) error { return nil },
+		Deliveries: func(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error { return nil },
 	})
 	var err error
 	if p.store, err = access.New(t.Context(), config, p.db.App); err != nil {

@@ -13,13 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // Append stores the entries at the ends of their organizations' chains, in the given
 // transaction. It is the sink of commit.Store, which hands entries over sorted by
 // organization. The chain's row stays locked to the end of the transaction, so seq
 // order is commit order.
-func Append(ctx context.Context, tx pgx.Tx, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+func Append(ctx context.Context, tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
 	stored := make([]commit.StoredEntry, 0, len(entries))
 	for first := 0; first < len(entries); {
 		last := first
@@ -35,8 +36,8 @@ func Append(ctx context.Context, tx pgx.Tx, origin commit.Origin, entries []comm
 			if err != nil {
 				return nil, fmt.Errorf("marshal entry: %w", err)
 			}
-			stored = append(stored, commit.StoredEntry{
-				OrganizationID: chain[i].OrganizationID, ProjectID: entries[first+i].ProjectID, Body: body})
+			stored = append(stored, commit.StoredEntry{OrganizationID: chain[i].OrganizationID, ProjectID: entries[first+i].ProjectID,
+				Action: chain[i].Action, ResourceID: chain[i].ResourceID, Body: body})
 		}
 		first = last
 	}
@@ -73,50 +74,50 @@ func lockHead(ctx context.Context, tx pgx.Tx, organizationID string) (h head, er
 }
 
 // noteClass makes the chain's class known to readers, once.
-func noteClass(ctx context.Context, tx pgx.Tx, organizationID string, end head) error {
-	if slices.Contains(end.classes, end.tier) {
-		return nil
+func noteClass(tx *postgres.Pipeline, organizationID string, end head) {
+	if !slices.Contains(end.classes, end.tier) {
+		tx.Later("note retention class", `UPDATE audit_chains SET classes = array_append(classes, $2) WHERE organization_id = $1`, organizationID, end.tier)
 	}
-	_, err := tx.Exec(ctx, `UPDATE audit_chains SET classes = array_append(classes, $2) WHERE organization_id = $1`, organizationID, end.tier)
-	if err != nil {
-		return fmt.Errorf("note retention class: %w", err)
-	}
-	return nil
 }
 
-func appendChain(ctx context.Context, tx pgx.Tx, origin commit.Origin, entries []commit.Entry) ([]Entry, error) {
+func appendChain(ctx context.Context, tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) ([]Entry, error) {
+	chain := make([]Entry, len(entries))
+	for i, entry := range entries {
+		var err error
+		if chain[i], err = draft(origin, entry); err != nil {
+			return nil, err
+		}
+	}
 	organizationID := entries[0].OrganizationID
 	end, err := lockHead(ctx, tx, organizationID)
 	if err != nil {
 		return nil, fmt.Errorf("lock chain: %w", err)
 	}
-	if err := noteClass(ctx, tx, organizationID, end); err != nil {
-		return nil, err
+	noteClass(tx, organizationID, end)
+	for i := range chain {
+		end.take(&chain[i], time.Now().UTC().Truncate(time.Millisecond))
 	}
-	chain := make([]Entry, len(entries))
-	for i, entry := range entries {
-		// Times never fall along a chain, whatever the clocks of several processes say.
-		at := time.Now().UTC().Truncate(time.Millisecond)
-		if at.Before(end.at) {
-			at = end.at
-		}
-		end.seq++
-		if chain[i], err = newEntry(origin, entry, end.seq, at, end.tier); err != nil {
-			return nil, err
-		}
-		chain[i].Hash = chain[i].chained(end.hash)
-		end.hash, end.at = chain[i].Hash, at
-	}
-	if err := insert(ctx, tx, chain); err != nil {
-		return nil, fmt.Errorf("insert entries: %w", err)
-	}
+	insert(tx, chain)
 	return chain, nil
 }
 
-func newEntry(origin commit.Origin, from commit.Entry, seq int64, at time.Time, tier string) (e Entry, err error) {
-	e = Entry{OrganizationID: from.OrganizationID, Seq: seq, ID: idAt(at), ActorID: storable(from.Actor.ID),
-		Action: storable(from.Action), ResourceType: storable(from.ResourceType), ResourceID: storable(redact(from.ResourceID)),
-		CreatedAt: at, Retention: tier}
+// take makes the draft the chain's next entry. Times never fall along a chain,
+// whatever the clocks of several processes say.
+func (h *head) take(e *Entry, at time.Time) {
+	if at.Before(h.at) {
+		at = h.at
+	}
+	h.seq++
+	e.Seq, e.ID, e.CreatedAt, e.Retention = h.seq, idAt(at), at, h.tier
+	e.Hash = e.chained(h.hash)
+	h.hash, h.at = e.Hash, at
+}
+
+// draft is an entry but for what only its place in the chain tells. Snapshots are
+// brought into their canonical form here, before anybody waits for the chain.
+func draft(origin commit.Origin, from commit.Entry) (e Entry, err error) {
+	e = Entry{OrganizationID: from.OrganizationID, ActorID: storable(from.Actor.ID),
+		Action: storable(from.Action), ResourceType: storable(from.ResourceType), ResourceID: storable(redact(from.ResourceID))}
 	if from.ProjectID != "" {
 		e.ProjectID = &from.ProjectID
 	}
@@ -157,7 +158,7 @@ func idAt(at time.Time) string {
 	return id.String()
 }
 
-// insert stores the entries and moves the chain's head in one statement.
+// insertSQL stores the entries and moves the chain's head in one statement.
 const insertSQL = `
 WITH entries AS (
 	INSERT INTO audit_entries (organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
@@ -170,7 +171,7 @@ WITH entries AS (
 )
 UPDATE audit_chains SET seq = $16, hash = $17, at = $18 WHERE organization_id = $1`
 
-func insert(ctx context.Context, tx pgx.Tx, chain []Entry) error {
+func insert(tx *postgres.Pipeline, chain []Entry) {
 	n := len(chain)
 	var (
 		seqs                                     = make([]int64, n)
@@ -187,9 +188,8 @@ func insert(ctx context.Context, tx pgx.Tx, chain []Entry) error {
 		times[i], hashes[i] = e.CreatedAt, e.Hash
 	}
 	end := &chain[n-1]
-	_, err := tx.Exec(ctx, insertSQL, end.OrganizationID, end.Retention, seqs, ids, projects, actors, emails, actions, types,
+	tx.Later("insert entries", insertSQL, end.OrganizationID, end.Retention, seqs, ids, projects, actors, emails, actions, types,
 		resources, befores, afters, metas, times, hashes, end.Seq, end.Hash, end.CreatedAt)
-	return err
 }
 
 func text(b []byte) *string {

@@ -29,7 +29,9 @@ type trail struct {
 	project      string
 }
 
-func noDeliveries(context.Context, pgx.Tx, []commit.Event, []commit.StoredEntry) error { return nil }
+func noDeliveries(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error {
+	return nil
+}
 
 func newTrail(t testing.TB, tier string) *trail {
 	t.Helper()

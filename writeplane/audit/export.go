@@ -118,7 +118,7 @@ func insertExport(ctx context.Context, tx *commit.Tx, queue *jobs.Queue, e expor
 		return fmt.Errorf("insert export: %w", err)
 	}
 	tx.Audit(e.entry("audit.export.requested", e.view()))
-	return queue.Insert(ctx, tx.Tx, exportArgs{ExportID: e.ID}, &river.InsertOpts{MaxAttempts: 1})
+	return queue.Insert(ctx, tx, exportArgs{ExportID: e.ID}, &river.InsertOpts{MaxAttempts: 1})
 }
 
 type exportArgs struct {

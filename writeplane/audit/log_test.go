@@ -13,6 +13,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // logAt stores entries as Append does, but at other times: one per time given.
@@ -23,35 +24,26 @@ func (tr *trail) logAt(t testing.TB, times ...time.Time) {
 			t.Fatal(err)
 		}
 	}
-	tx, err := tr.db.App.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	end, err := lockHead(t.Context(), tx, tr.organization)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := noteClass(t.Context(), tx, tr.organization, end); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `UPDATE audit_chains SET begun_at = least(begun_at, $2) WHERE organization_id = $1`, tr.organization, times[0].UTC().Truncate(time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	for _, at := range times {
-		end.seq++
-		e, err := newEntry(commit.Origin{}, commit.Entry{OrganizationID: tr.organization, ProjectID: tr.project, Actor: commit.Actor{ID: "user-1"}, Action: "switch.flag.created",
-			ResourceType: "flag", ResourceID: fmt.Sprint(end.seq)}, end.seq, at.UTC().Truncate(time.Millisecond), end.tier)
+	err := postgres.InPipeline(t.Context(), tr.db.App, func(tx *postgres.Pipeline) error {
+		end, err := lockHead(t.Context(), tx, tr.organization)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		e.Hash = e.chained(end.hash)
-		end.hash = e.Hash
-		if err := insert(t.Context(), tx, []Entry{e}); err != nil {
-			t.Fatal(err)
+		noteClass(tx, tr.organization, end)
+		tx.Later("move the beginning", `UPDATE audit_chains SET begun_at = least(begun_at, $2) WHERE organization_id = $1`,
+			tr.organization, times[0].UTC().Truncate(time.Millisecond))
+		for _, at := range times {
+			e, err := draft(commit.Origin{}, commit.Entry{OrganizationID: tr.organization, ProjectID: tr.project, Actor: commit.Actor{ID: "user-1"}, Action: "switch.flag.created",
+				ResourceType: "flag", ResourceID: fmt.Sprint(end.seq + 1)})
+			if err != nil {
+				return err
+			}
+			end.take(&e, at.UTC().Truncate(time.Millisecond))
+			insert(tx, []Entry{e})
 		}
-	}
-	if err := tx.Commit(t.Context()); err != nil {
+		return nil
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,10 +2,11 @@
 //
 // A module that changes something does not write audit entries, webhook deliveries
 // or documents itself: it hands them to the Tx it works in. When its function
-// returns, they are flushed last and always in the same order: the audit chains,
-// then deliveries, then documents lane by lane. So no two mutations can deadlock
-// over them, the contended rows are locked for the shortest time, and a change, its
-// trace and its effects are stored together or not at all.
+// returns, they are flushed last and always in the same order: deliveries of events,
+// the audit chains, deliveries of audit entries, then documents lane by lane. So no two
+// mutations can deadlock over them, the contended rows (a chain's head, a lane) are
+// locked last and for one round trip only, and a change, its trace and its effects are
+// stored together or not at all.
 //
 // Positions are allotted under the lane's row lock, which is held to the commit:
 // position order is commit order. A plain sequence would not do: a follower that has
@@ -21,11 +22,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"skerry/pkg/problem"
 	"skerry/replication"
+	"skerry/writeplane/postgres"
 )
 
 // Channel is what the publisher listens on.
@@ -78,10 +79,12 @@ type StoredEntry struct {
 }
 
 // Sinks are the modules that keep what a transaction hands over. Each writes inside
-// the given transaction and nowhere else.
+// the given transaction and nowhere else, and leaves what it writes to travel with
+// the rest of the flush (postgres.Pipeline). Deliveries is called with events before
+// the chains are locked, and with stored entries after.
 type Sinks struct {
-	Audit      func(ctx context.Context, tx pgx.Tx, origin Origin, entries []Entry) ([]StoredEntry, error)
-	Deliveries func(ctx context.Context, tx pgx.Tx, events []Event, entries []StoredEntry) error
+	Audit      func(ctx context.Context, tx *postgres.Pipeline, origin Origin, entries []Entry) ([]StoredEntry, error)
+	Deliveries func(ctx context.Context, tx *postgres.Pipeline, events []Event, entries []StoredEntry) error
 }
 
 // Store opens transactions.
@@ -98,7 +101,7 @@ func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 
 // Tx is a transaction that collects what has to be flushed with it.
 type Tx struct {
-	pgx.Tx
+	*postgres.Pipeline
 	Origin Origin
 
 	entries   []Entry
@@ -116,8 +119,8 @@ type document struct {
 // nothing is. Functions given to AfterCommit run after a successful commit.
 func (s *Store) InTx(ctx context.Context, origin Origin, fn func(tx *Tx) error) error {
 	var collected *Tx
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		collected = &Tx{Tx: tx, Origin: origin}
+	err := postgres.InPipeline(ctx, s.pool, func(tx *postgres.Pipeline) error {
+		collected = &Tx{Pipeline: tx, Origin: origin}
 		if err := fn(collected); err != nil {
 			return err
 		}
@@ -176,30 +179,37 @@ func (tx *Tx) put(subject replication.Subject, body []byte) {
 	*lane = append(*lane, document{subject, body})
 }
 
+// flush hands everything over in the one order. Nothing is sent before the audit
+// module locks its chain, and then nothing until COMMIT, with which the rest travels.
 func (s *Store) flush(ctx context.Context, tx *Tx) error {
+	if len(tx.events) > 0 {
+		if err := s.sinks.Deliveries(ctx, tx.Pipeline, tx.events, nil); err != nil {
+			return fmt.Errorf("enqueue deliveries: %w", err)
+		}
+	}
 	var stored []StoredEntry
 	if len(tx.entries) > 0 {
 		// Chain heads are locked in the organizations' order.
 		slices.SortStableFunc(tx.entries, func(a, b Entry) int { return cmp.Compare(a.OrganizationID, b.OrganizationID) })
 		var err error
-		if stored, err = s.sinks.Audit(ctx, tx.Tx, tx.Origin, tx.entries); err != nil {
+		if stored, err = s.sinks.Audit(ctx, tx.Pipeline, tx.Origin, tx.entries); err != nil {
 			return fmt.Errorf("append audit entries: %w", err)
 		}
 	}
-	if len(tx.events) > 0 || len(stored) > 0 {
-		if err := s.sinks.Deliveries(ctx, tx.Tx, tx.events, stored); err != nil {
-			return fmt.Errorf("enqueue deliveries: %w", err)
+	if len(stored) > 0 {
+		if err := s.sinks.Deliveries(ctx, tx.Pipeline, nil, stored); err != nil {
+			return fmt.Errorf("enqueue deliveries of audit entries: %w", err)
 		}
 	}
 	for lane := range tx.documents {
-		if err := flushLane(ctx, tx, replication.Lane(lane), tx.documents[lane]); err != nil {
+		if err := flushLane(tx, replication.Lane(lane), tx.documents[lane]); err != nil {
 			return fmt.Errorf("write %s documents: %w", replication.Lane(lane), err)
 		}
 	}
 	return nil
 }
 
-// flushLane writes a lane's documents in one round trip: the row lock on the lane,
+// flushLaneSQL writes a lane's documents in one statement: the row lock on the lane,
 // the positions, the documents in order of subject, the commit's token, the wake-up.
 const flushLaneSQL = `
 WITH head AS (
@@ -218,7 +228,7 @@ WITH head AS (
 )
 SELECT pg_notify('` + Channel + `', '')`
 
-func flushLane(ctx context.Context, tx *Tx, lane replication.Lane, documents []document) error {
+func flushLane(tx *Tx, lane replication.Lane, documents []document) error {
 	if len(documents) == 0 {
 		return nil
 	}
@@ -234,6 +244,6 @@ func flushLane(ctx context.Context, tx *Tx, lane replication.Lane, documents []d
 	}
 	token := make([]byte, replication.TokenLen)
 	_, _ = rand.Read(token) // never fails, it ends the process instead
-	_, err := tx.Exec(ctx, flushLaneSQL, int16(lane), subjects, bodies, token, time.Now())
-	return err
+	tx.Later(fmt.Sprintf("write %s documents", lane), flushLaneSQL, int16(lane), subjects, bodies, token, time.Now())
+	return nil
 }

@@ -126,13 +126,13 @@ func TestSinksSeeTheTransactionBeforeDocuments(t *testing.T) {
 	db := dbtest.New(t)
 	var order []string
 	store := commit.New(db.App, commit.Sinks{
-		Audit: func(_ context.Context, _ pgx.Tx, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+		Audit: func(_ context.Context, _ *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
 			for _, e := range entries {
 				order = append(order, "audit "+e.OrganizationID+" "+e.Actor.ID+" "+origin.RequestID)
 			}
-			return []commit.StoredEntry{{OrganizationID: "a", Body: json.RawMessage(`{}`)}}, nil
+			return []commit.StoredEntry{{OrganizationID: "a", Action: "entry", Body: json.RawMessage(`{}`)}}, nil
 		},
-		Deliveries: func(ctx context.Context, tx pgx.Tx, events []commit.Event, entries []commit.StoredEntry) error {
+		Deliveries: func(ctx context.Context, tx *postgres.Pipeline, events []commit.Event, entries []commit.StoredEntry) error {
 			var written int
 			if err := tx.QueryRow(ctx, "SELECT count(*) FROM documents").Scan(&written); err != nil {
 				return err
@@ -140,9 +140,11 @@ func TestSinksSeeTheTransactionBeforeDocuments(t *testing.T) {
 			if written != 0 {
 				t.Error("documents were written before deliveries")
 			}
-			order = append(order, "deliver "+events[0].Name)
-			if len(entries) != 1 {
-				t.Errorf("%d stored entries reached deliveries, want 1", len(entries))
+			for _, e := range events {
+				order = append(order, "deliver "+e.Name)
+			}
+			for _, e := range entries {
+				order = append(order, "deliver "+e.Action)
 			}
 			return nil
 		},
@@ -159,7 +161,7 @@ func TestSinksSeeTheTransactionBeforeDocuments(t *testing.T) {
 	if err != nil || !committed {
 		t.Fatalf("commit: %v, after-commit ran: %v", err, committed)
 	}
-	want := "audit a system:x r1,audit b u1 r1,deliver switch.flag.halted"
+	want := "deliver switch.flag.halted,audit a system:x r1,audit b u1 r1,deliver entry"
 	if got := strings.Join(order, ","); got != want {
 		t.Errorf("order %s, want %s", got, want)
 	}

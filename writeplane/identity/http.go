@@ -226,10 +226,10 @@ func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		return access.ErrNotFound
 	}
 	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
-		if err := unchanged(ctx, tx.Tx, scope, id, r); err != nil {
+		if err := unchanged(ctx, tx, scope, id, r); err != nil {
 			return err
 		}
-		members, err := erase(ctx, tx.Tx, scope, id)
+		members, err := erase(ctx, tx, scope, id)
 		if err != nil {
 			return err
 		}

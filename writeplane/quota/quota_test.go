@@ -15,6 +15,7 @@ import (
 	"skerry/replication"
 	"skerry/replication/tally"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/postgres/dbtest"
 )
 
@@ -48,11 +49,11 @@ func newBundle(t *testing.T) *bundle {
 	}
 	audited := &[]commit.Entry{}
 	store := commit.New(db.App, commit.Sinks{
-		Audit: func(_ context.Context, _ pgx.Tx, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+		Audit: func(_ context.Context, _ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
 			*audited = append(*audited, entries...)
 			return nil, nil
 		},
-		Deliveries: func(context.Context, pgx.Tx, []commit.Event, []commit.StoredEntry) error { return nil },
+		Deliveries: func(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error { return nil },
 	})
 	b := &bundle{Totaller: New(store), pool: store, project: project, audited: audited}
 	b.now = func() time.Time { return time.Date(2026, 3, 31, 23, 0, 0, 0, time.UTC) }

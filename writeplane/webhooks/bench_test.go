@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skerry/pkg/id"
 	"skerry/pkg/seal"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/webhooks/target"
 )
@@ -38,7 +38,7 @@ func benchDeliveries(b *testing.B, dead int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store := commit.New(db.App, commit.Sinks{Deliveries: Enqueue, Audit: func(context.Context, pgx.Tx, commit.Origin, []commit.Entry) ([]commit.StoredEntry, error) {
+	store := commit.New(db.App, commit.Sinks{Deliveries: Enqueue, Audit: func(context.Context, *postgres.Pipeline, commit.Origin, []commit.Entry) ([]commit.StoredEntry, error) {
 		return nil, nil
 	}})
 	org := id.New()

@@ -81,7 +81,7 @@ func (f *fixture) newDispatcher() *Dispatcher {
 }
 
 // audit stands where the audit module does in the program, and shows what it was told.
-func (f *fixture) audit(_ context.Context, _ pgx.Tx, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+func (f *fixture) audit(_ context.Context, _ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	stored := make([]commit.StoredEntry, len(entries))
@@ -550,5 +550,31 @@ func TestTwoSignaturesWhileASecretIsRotated(t *testing.T) {
 	f.emit("switch.flag.halted", nil)
 	if r := <-requests; verified(old, r) || !verified(newer, r) {
 		t.Errorf("after the grace period: %s", r.header.Get("webhook-signature"))
+	}
+}
+
+func TestChangeOfASubscriptionHoldsNoMutationUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	subscriptionID, _ := f.subscribe("https://93.184.216.34/", nil, EventAuditEntry)
+	err := f.store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+		if _, err := lockSubscription(t.Context(), tx, subscriptionID); err != nil {
+			return err
+		}
+		// Whoever waited here with the chain's lock would wait for one who is about to ask for it.
+		return f.store.InTx(t.Context(), commit.Origin{}, func(other *commit.Tx) error {
+			if _, err := other.Exec(t.Context(), `SET LOCAL lock_timeout = '2s'`); err != nil {
+				return err
+			}
+			other.Audit(commit.Entry{OrganizationID: f.org, Action: "project.updated"})
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var queued int
+	if err := f.db.App.QueryRow(t.Context(), `SELECT count(*) FROM webhook_deliveries WHERE subscription_id = $1`, subscriptionID).Scan(&queued); err != nil || queued != 2 {
+		t.Errorf("%d deliveries, %v; want 2: of its own creation, and of the mutation", queued, err)
 	}
 }

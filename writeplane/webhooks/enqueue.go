@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // channel wakes dispatchers when deliveries were committed.
@@ -46,7 +45,7 @@ type message struct {
 
 // Enqueue stores the messages and deliveries of one mutation in its transaction. It
 // is the commit.Sinks' Deliveries.
-func Enqueue(ctx context.Context, tx pgx.Tx, events []commit.Event, entries []commit.StoredEntry) error {
+func Enqueue(_ context.Context, tx *postgres.Pipeline, events []commit.Event, entries []commit.StoredEntry) error {
 	now := time.Now()
 	messages := make([]message, 0, len(events)+len(entries))
 	for _, e := range events {
@@ -63,15 +62,13 @@ func Enqueue(ctx context.Context, tx pgx.Tx, events []commit.Event, entries []co
 		}
 		messages = append(messages, m)
 	}
-	if err := store(ctx, tx, messages, now); err != nil {
-		return fmt.Errorf("store %d messages: %w", len(messages), err)
-	}
+	store(tx, messages, now)
 	return nil
 }
 
 // store writes all messages in one statement: a transaction that stores many survey
 // responses has an event for each.
-func store(ctx context.Context, tx pgx.Tx, messages []message, now time.Time) error {
+func store(tx *postgres.Pipeline, messages []message, now time.Time) {
 	n := len(messages)
 	ids, organizations, names, bodies := make([]string, n), make([]string, n), make([]string, n), make([][]byte, n)
 	projects, environments, excepts, audits := make([]*string, n), make([]*string, n), make([]*string, n), make([]bool, n)
@@ -79,8 +76,7 @@ func store(ctx context.Context, tx pgx.Tx, messages []message, now time.Time) er
 		ids[i], organizations[i], names[i], bodies[i] = m.id, m.organization, m.event, m.body
 		projects[i], environments[i], excepts[i], audits[i] = m.project, m.environment, m.except, m.event == EventAuditEntry
 	}
-	_, err := tx.Exec(ctx, enqueueSQL, ids, organizations, names, bodies, projects, environments, excepts, audits, now)
-	return err
+	tx.Later("store messages", enqueueSQL, ids, organizations, names, bodies, projects, environments, excepts, audits, now)
 }
 
 func eventMessage(e commit.Event, now time.Time) (message, error) {

@@ -62,7 +62,7 @@ func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, s
 	}
 	where := "s.id = $1 AND s.organization_id = $2"
 	if lock {
-		where += " FOR UPDATE"
+		where += " FOR NO KEY UPDATE"
 	}
 	s, err := oneSubscription(ctx, q, where, subscriptionID, c.Caller.OrganizationID)
 	if err != nil {
