@@ -313,7 +313,7 @@ func TestUnreadableFileIsStoredWithAWarningAndItsFramesSayMalformed(t *testing.T
 		t.Fatalf("%d %v", status, body)
 	}
 	event := c.crash(t, report("javascript", `{"filename":"https://x/app.js?v=1","lineno":1,"colno":1}`))
-	frames := c.frames(t, event, func(f string) bool { return answered(f) && !strings.Contains(f, "no_symbols") })
+	frames := c.frames(t, event, answered)
 	if want := `[{"colno":1,"filename":"https://x/app.js?v=1","lineno":1,"reason":"malformed","symbolicated":null}]`; frames != want {
 		t.Errorf("got  %s\nwant %s", frames, want)
 	}
@@ -346,6 +346,47 @@ func TestReportThatCameBeforeItsSymbolsBecomesReadable(t *testing.T) {
 	c.frames(t, later, func(f string) bool { return strings.Contains(f, "no_symbols") })
 	if got := c.frames(t, event, answered); got != want {
 		t.Errorf("after the deletion: %s", got)
+	}
+}
+
+func TestFramesWaitForAnArtifactThatWasUploadedBeforeThem(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	worker := crashes.NewWorker(c.db.App, c.library)
+	look := func(want int) {
+		t.Helper()
+		if n, err := worker.Round(t.Context()); n != want || err != nil {
+			t.Fatalf("%d reports were looked at, want %d: %v", n, want, err)
+		}
+	}
+	var artifacts []string
+	for _, name := range []string{"app", "gone"} {
+		status, body := c.upload(t, "editor", "file", name+".js.map:"+bundle, "kind", "js_sourcemap", "release", "1.0")
+		if status != 201 {
+			t.Fatal(body)
+		}
+		artifacts = append(artifacts, body["artifact"].(map[string]any)["id"].(string))
+	}
+	event := c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1},{"filename":"gone.js","lineno":1,"colno":1},{"filename":"other.js","lineno":1,"colno":1}`))
+	look(1) // nobody indexes
+	c.frames(t, event, func(f string) bool {
+		return strings.Count(f, `"reason":null,"symbolicated":null`) == 2 && strings.Count(f, "no_symbols") == 1
+	})
+	look(0) // not again at once
+	if status, body := c.get(t, "editor", "DELETE", "/api/v1/catch/symbols/"+artifacts[1]); status != 200 {
+		t.Fatal(body)
+	}
+	if _, err := c.db.App.Exec(t.Context(), `UPDATE crash_events SET taken_until = '-infinity'`); err != nil { // a minute later
+		t.Fatal(err)
+	}
+	look(1)
+	c.frames(t, event, func(f string) bool { return strings.Count(f, "no_symbols") == 2 })
+	c.work(t)
+	const want = `[{"colno":1,"filename":"app.js","lineno":1,"reason":null,"symbolicated":{"colno":1,"filename":"a.ts","function":"run","inlined":[],"lineno":1}},` +
+		`{"colno":1,"filename":"gone.js","lineno":1,"reason":"no_symbols","symbolicated":null},` +
+		`{"colno":1,"filename":"other.js","lineno":1,"reason":"no_symbols","symbolicated":null}]`
+	if got := c.frames(t, event, answered); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 

@@ -40,11 +40,14 @@ func answerOf(a symbolicate.Answer) answer {
 	if a.Symbolicated != nil {
 		return answer{Symbolicated: a.Symbolicated}
 	}
+	if a.Reason == symbolicate.Awaited {
+		return answer{}
+	}
 	return answer{Reason: &a.Reason}
 }
 
-// frame is a frame as shown: its members as sent and what became of it. A report
-// that nobody has looked at yet has neither.
+// frame is a frame as shown: its members as sent and what became of it. A frame that
+// nobody has looked at yet, or whose artifact is awaited, has neither.
 type frame struct {
 	crash.Frame
 	answer

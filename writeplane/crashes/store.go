@@ -79,10 +79,11 @@ func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error
 
 // Again asks for another look at the reports of the last 24 hours that an artifact
 // may serve: of its release, or with one of its debug ids. A report that is being
-// looked at right now is looked at once more (`wanted` rises).
+// looked at right now is looked at once more (`wanted` rises), at once: whoever
+// finishes first, the look that knows the artifact is the last.
 func Again(ctx context.Context, tx pgx.Tx, a *symbols.Artifact) error {
 	_, err := tx.Exec(ctx, `
-		UPDATE crash_events SET pending = true, wanted = wanted + 1, taken_until = CASE WHEN pending THEN taken_until ELSE '-infinity' END
+		UPDATE crash_events SET pending = true, wanted = wanted + 1, taken_until = '-infinity'
 		WHERE project_id = $1 AND environment = $2 AND NOT settled AND received_at > now() - $3::interval
 		  AND ($4 <> '' AND release = $4 OR debug_ids && $5 OR lower($6) = ANY (debug_ids))`,
 		a.ProjectID, a.Environment, Window, a.Release, a.DebugIDs, a.MatchKey)
@@ -167,23 +168,27 @@ type done struct {
 	claim
 	answers []byte
 	settled bool
+	awaits  bool // an artifact that is not indexed yet
 }
 
 // finish stores answers in one statement. A report that was asked for meanwhile stays
-// pending, and free to be taken.
+// pending, and free to be taken; one that awaits an artifact is taken again after a
+// while even if nobody asks.
 func finish(ctx context.Context, q postgres.Querier, list []done) error {
 	var ids []string
 	var wanted []int
 	var answers [][]byte
-	var settled []bool
+	var settled, awaits []bool
 	for _, d := range list {
 		ids, wanted = append(ids, d.ID), append(wanted, d.Wanted)
-		answers, settled = append(answers, d.answers), append(settled, d.settled)
+		answers, settled, awaits = append(answers, d.answers), append(settled, d.settled), append(awaits, d.awaits)
 	}
 	rows, err := q.Query(ctx, `
-		UPDATE crash_events e SET answers = d.answers, settled = d.settled, pending = e.wanted <> d.wanted, taken_until = '-infinity'
-		FROM unnest($1::uuid[], $2::int[], $3::bytea[], $4::boolean[]) AS d (id, wanted, answers, settled) WHERE e.id = d.id`,
-		ids, wanted, answers, settled)
+		UPDATE crash_events e SET answers = d.answers, settled = d.settled, pending = d.awaits OR e.wanted <> d.wanted,
+			taken_until = CASE WHEN d.awaits AND e.wanted = d.wanted THEN now() + $6 ELSE '-infinity' END
+		FROM unnest($1::uuid[], $2::int[], $3::bytea[], $4::boolean[], $5::boolean[]) AS d (id, wanted, answers, settled, awaits)
+		WHERE e.id = d.id`,
+		ids, wanted, answers, settled, awaits, awaitFor)
 	if err == nil {
 		rows.Close()
 		err = rows.Err()

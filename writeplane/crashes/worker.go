@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 const (
 	pollEvery = 500 * time.Millisecond
 	takeFor   = time.Minute
-	atOnce    = 200 // reports of one round
+	awaitFor  = time.Minute // an awaited artifact asks for its reports itself, unless it is deleted first
+	atOnce    = 200         // reports of one round
 	workers   = 2
 )
 
@@ -155,5 +157,6 @@ func settle(c claim, set *symbolicate.Set) (done, error) {
 	if err != nil {
 		return done{}, fmt.Errorf("marshal answers: %w", err)
 	}
-	return done{claim: c, answers: body, settled: settled}, nil
+	awaits := slices.ContainsFunc(now, func(a symbolicate.Answer) bool { return a.Reason == symbolicate.Awaited })
+	return done{claim: c, answers: body, settled: settled, awaits: awaits}, nil
 }

@@ -51,7 +51,11 @@ const (
 	Limit       = "limit"       // reading it would take too much
 )
 
-// Fault says why an artifact cannot be used: Reason is Malformed or Limit.
+// Awaited is the reason, never shown, of a frame whose artifact is stored and has no
+// lookup form yet: what becomes of the frame is not known before it has one.
+const Awaited = "awaited"
+
+// Fault says why an artifact cannot be used: Reason is Malformed, Limit or Awaited.
 type Fault struct{ Reason, Text string }
 
 func (f *Fault) Error() string { return f.Text }

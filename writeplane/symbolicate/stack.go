@@ -134,8 +134,14 @@ func reasonOf(err error) (reason string, ok bool) {
 	return "", false
 }
 
+func isAwaited(err error) bool {
+	reason, ok := reasonOf(err)
+	return ok && reason == Awaited
+}
+
 // tryAll asks candidates in order until one answers. Failing that, the reason is the
-// last one that says most: an unreadable artifact before one that does not cover.
+// last one that says most: an artifact that is awaited before an unreadable one, and
+// that before one that does not cover.
 func (s *Set) tryAll(candidates []*Artifact, ask func(*Index) Answer) (Answer, error) {
 	answer := Answer{Reason: NoSymbols}
 	for _, a := range candidates {
@@ -145,7 +151,9 @@ func (s *Set) tryAll(candidates []*Artifact, ask func(*Index) Answer) (Answer, e
 			if !ok {
 				return Answer{}, err
 			}
-			answer = Answer{Reason: reason}
+			if answer.Reason != Awaited {
+				answer = Answer{Reason: reason}
+			}
 			continue
 		}
 		got := ask(x)
@@ -207,6 +215,12 @@ func (s *Set) javascript(f crash.Frame) (Answer, error) {
 	}
 	if name := text(f.Filename); len(candidates) == 0 && name != "" {
 		candidates = s.maps[fileOf(name)]
+	}
+	for _, a := range candidates {
+		// Of maps of one file the newest decides, so an older one is not asked in its stead.
+		if _, err := s.load(a); isAwaited(err) {
+			return Answer{Reason: Awaited}, nil
+		}
 	}
 	return s.tryAll(candidates, func(x *Index) Answer {
 		p, outcome := x.maps.Lookup(number(f.Lineno), number(f.Colno))
@@ -371,6 +385,9 @@ func (s *Set) retrace(e crash.Event, frames []crash.Frame) ([]Answer, error) {
 					return nil, err
 				}
 				answers[i] = Answer{Reason: reason}
+				if reason == Awaited {
+					break
+				}
 				continue
 			}
 			if results[a] == nil {

@@ -162,6 +162,35 @@ func TestNativeFramesSayWhyTheyHaveNoAnswer(t *testing.T) {
 	}
 }
 
+func TestFramesOfAnAwaitedArtifactAreNotDecided(t *testing.T) {
+	t.Parallel()
+	awaited := func(kind Kind, key string, ids ...string) *Artifact {
+		return &Artifact{Kind: kind, MatchKey: key, Name: key, DebugIDs: ids, OfRelease: true, Load: func() (*Index, error) {
+			return nil, &Fault{Awaited, "the lookup form is being made"}
+		}}
+	}
+	set := NewSet([]*Artifact{
+		awaited(SourceMap, "app.js"), artifact(t, SourceMap, "app.js", fmt.Appendf(nil, oneLine, "old.ts")),
+		artifact(t, SourceMap, "other.js", fmt.Appendf(nil, oneLine, "other.ts")),
+		awaited(DSYM, "App", "4c4c449b-0000-3144-a1ce-229b6d50d126"), artifact(t, DSYM, "Old", debugFile(t, "tiny.dsym")), artifact(t, DSYM, "broken", []byte("neither")),
+		awaited(AndroidMapping, "x"), artifact(t, AndroidMapping, "old", []byte(shop)),
+	})
+	for _, c := range []struct{ platform, frame, want string }{
+		{"javascript", `{"filename":"app.js","lineno":1,"colno":1}`, "awaited"}, // an older map of the file is another build's
+		{"javascript", `{"filename":"other.js","lineno":1,"colno":12}`, "no_match"},
+		{"javascript", `{"filename":"third.js","lineno":1,"colno":1}`, "no_symbols"},
+		{"ios", `{"address":"0x330","debug_id":"4c4c449b-0000-3144-a1ce-229b6d50d126"}`, "awaited"},
+		{"ios", `{"address":"0x330","debug_id":"4c4c449b-1111-3144-a1ce-229b6d50d126"}`, "no_symbols"},
+		{"ios", `{"address":"0x99999"}`, "awaited"}, // neither the broken artifact nor the one that does not cover it has the last word
+		{"ios", `{"address":"0x330"}`, `{"filename":"/src/tiny.c","function":"helper","lineno":4,"colno":21,"inlined":[]}`},
+		{"android", `{"module":"a","function":"b","lineno":1}`, "awaited"},
+	} {
+		if got := answers(t, set, c.platform, "E", c.frame); got != c.want {
+			t.Errorf("%s %s: got %s, want %s", c.platform, c.frame, got, c.want)
+		}
+	}
+}
+
 func TestFramesBeyondTheLimitSaySo(t *testing.T) {
 	t.Parallel()
 	frames := strings.Repeat(`{"filename":"app.js","lineno":1,"colno":1},`, MaxFrames) + `{"filename":"app.js","lineno":1,"colno":1}`

@@ -47,11 +47,10 @@ const maxCandidates = 20_000
 
 // Candidates are the artifacts of an environment that belong to one of the releases
 // or have one of the debug ids, the newest first. Those that are not indexed yet are
-// left out: their reports are looked at again when they are.
+// among them: their reports are looked at again when they are.
 func (l *Library) Candidates(ctx context.Context, projectID, environment string, releases, debugIDs []string) ([]*Artifact, error) {
 	return query(ctx, l.m.store.Pool(), `
 		WHERE a.project_id = $1 AND a.environment = $2 AND a.deleted_at IS NULL
-		  AND (a.index_path IS NOT NULL OR a.index_reason IS NOT NULL)
 		  AND (a.release = ANY ($3) AND a.release <> '' OR a.debug_ids && $4 OR lower(a.match_key) = ANY ($4))
 		ORDER BY a.uploaded_at DESC, a.id DESC LIMIT $5`, projectID, environment, releases, lowered(debugIDs), maxCandidates)
 }
@@ -72,6 +71,9 @@ func (l *Library) open(ctx context.Context, a *Artifact) (*symbolicate.Index, er
 			text = *a.IndexText
 		}
 		return nil, &symbolicate.Fault{Reason: *a.IndexReason, Text: text}
+	}
+	if a.IndexPath == nil {
+		return nil, &symbolicate.Fault{Reason: symbolicate.Awaited, Text: "the lookup form is being made"}
 	}
 	if x, ok := l.cached(a.ID); ok {
 		return x, nil
@@ -119,7 +121,7 @@ func (l *Library) add(id string, x *symbolicate.Index) {
 }
 
 // load reads a lookup form. One that is damaged or gone is made anew from the
-// artifact; until then its frames have a reason.
+// artifact, and awaited until then.
 func (l *Library) load(ctx context.Context, a *Artifact) (*symbolicate.Index, error) {
 	data, err := l.read(ctx, a)
 	if err == nil {
@@ -135,7 +137,7 @@ func (l *Library) load(ctx context.Context, a *Artifact) (*symbolicate.Index, er
 		WHERE id = $1 AND index_sha256 = $2`, a.ID, *a.IndexSHA256); err != nil {
 		return nil, fmt.Errorf("ask for a new lookup form: %w", err)
 	}
-	return nil, &symbolicate.Fault{Reason: symbolicate.NoSymbols, Text: "the lookup form is being made anew"}
+	return nil, &symbolicate.Fault{Reason: symbolicate.Awaited, Text: "the lookup form is being made anew"}
 }
 
 var errDamaged = errors.New("the lookup form does not match its sha256")
