@@ -348,6 +348,40 @@ func TestExportOfManyEntriesHoldsLittleMemory(t *testing.T) {
 	fill(t, tr, 30_000, strings.Repeat("x", 2000))
 	p := newPress(t, tr, nil)
 	row := p.request(t, filters{}, nil)
+	above := heapDuring(t, func() {
+		if err := p.work(t, row); err != nil {
+			t.Fatal(err)
+		}
+	})
+	row = p.read(t, row)
+	t.Logf("%d rows, %d MiB; heap at most %d MiB above the start, garbage included", *row.RowCount, *row.SizeBytes>>20, above>>20)
+	if *row.SizeBytes < 60<<20 || above > 64<<20 {
+		t.Errorf("%d bytes exported, heap up to %d MiB more", *row.SizeBytes, above>>20)
+	}
+}
+
+func TestVerifyOfManyEntriesHoldsLittleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 60 MB")
+	}
+	tr := newTrail(t, "pro")
+	tr.logMany(t, 1)
+	fill(t, tr, 30_000, strings.Repeat("x", 2000))
+	above := heapDuring(t, func() {
+		verdict, err := NewLog(tr.db.App, nil).Verify(t.Context(), tr.organization)
+		if err != nil || verdict.Entries != 30_001 {
+			t.Errorf("%+v, %v; want 30001 entries", verdict, err)
+		}
+	})
+	t.Logf("heap at most %d MiB above the start, garbage included", above>>20)
+	if above > 32<<20 {
+		t.Errorf("heap up to %d MiB more for 60 MB of entries", above>>20)
+	}
+}
+
+// heapDuring is by how much the heap grew at most while fn ran, garbage included.
+func heapDuring(t *testing.T, fn func()) uint64 {
+	t.Helper()
 	stop, highest := make(chan struct{}), make(chan uint64, 1)
 	var before runtime.MemStats
 	runtime.GC()
@@ -368,16 +402,12 @@ func TestExportOfManyEntriesHoldsLittleMemory(t *testing.T) {
 			}
 		}
 	}()
-	if err := p.work(t, row); err != nil {
-		t.Fatal(err)
-	}
-	close(stop)
+	func() {
+		defer close(stop) // also when fn ends the test
+		fn()
+	}()
 	top := <-highest
-	row = p.read(t, row)
-	t.Logf("%d rows, %d MiB; heap at most %d MiB above the start, garbage included", *row.RowCount, *row.SizeBytes>>20, (top-min(top, before.HeapAlloc))>>20)
-	if *row.SizeBytes < 60<<20 || top > before.HeapAlloc+64<<20 {
-		t.Errorf("%d bytes exported, heap up to %d MiB", *row.SizeBytes, top>>20)
-	}
+	return top - min(top, before.HeapAlloc)
 }
 
 // fill adds entries of the last days to the log by SQL, without hashes, for volume.

@@ -158,6 +158,10 @@ func (k *Keeper) drop(ctx context.Context, name string) error {
 		if _, err := tx.Exec(ctx, `DROP TABLE `+name); err != nil {
 			return err
 		}
+		match := partitionName.FindStringSubmatch(name)
+		if _, err := tx.Exec(ctx, `DELETE FROM audit_facets WHERE retention = $1 AND month = to_date($2, 'YYYYMM')`, match[1], match[2]); err != nil {
+			return fmt.Errorf("drop facets: %w", err)
+		}
 		slog.Info("audit retention dropped a month", "partition", name)
 		return nil
 	})

@@ -110,21 +110,37 @@ func (l *Log) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
 	}
 	left := q.Limit
 	for _, s := range spans {
-		for _, part := range windows(q, s) {
-			part.Limit = left
+		for _, window := range windows(q, s) {
+			parts := []Query{window}
 			if !s.mirror {
-				part.classes = extent.classes
+				if parts, err = l.narrowed(ctx, window, extent.classes); err != nil {
+					return err
+				}
 			}
-			count, err := l.readSpan(ctx, part, s.mirror, fn)
-			if err != nil {
-				return err
-			}
-			if left -= count; q.Limit > 0 && left <= 0 {
-				return nil
+			for _, part := range parts {
+				part.Limit = left
+				count, err := l.readSpan(ctx, part, s.mirror, fn)
+				if err != nil {
+					return err
+				}
+				if left -= count; q.Limit > 0 && left <= 0 {
+					return nil
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// narrowed is a query of the authoritative store without the months in which it would
+// look in vain. A query for everything is not narrowed: it is read to its end anyhow.
+func (l *Log) narrowed(ctx context.Context, q Query, classes []string) ([]Query, error) {
+	q.classes = classes
+	if q.Limit == 0 || !q.composite() {
+		return []Query{q}, nil
+	}
+	found, err := l.facets(ctx, q)
+	return cut(q, found), err
 }
 
 // readSpan reads one stretch. A mirror that fails before its first entry is passed

@@ -25,6 +25,7 @@ type Query struct {
 	Limit        int       // 0 means all
 
 	classes []string // retention classes to look in; nil: all, or the table has none
+	kinds   []kind   // exact actions and types that the prefixes stand for; nil: not known
 }
 
 // Pattern matches a text exactly, or by its beginning. The zero Pattern matches all.
@@ -36,7 +37,7 @@ type Pattern struct {
 // ParsePattern reads a filter: `switch.*` means everything that begins with `switch.`.
 func ParsePattern(filter string) Pattern {
 	if before, ok := strings.CutSuffix(filter, "*"); ok {
-		return Pattern{Text: before, Prefix: true}
+		return Pattern{Text: before, Prefix: before != ""}
 	}
 	return Pattern{Text: filter}
 }
@@ -52,54 +53,96 @@ type Position struct {
 const columns = `organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
 	before::text, after::text, metadata::text, created_at, retention, hash`
 
-// build is the query's SQL over a table of the log's shape.
+// arguments are a statement's values.
+type arguments []any
+
+// add takes a value and returns what stands for it in the statement.
+func (a *arguments) add(v any) string {
+	*a = append(*a, v)
+	return fmt.Sprintf("$%d", len(*a))
+}
+
+// build is the query's SQL over a table of the log's shape. Kinds are read each by
+// itself, as an index has only the entries of one in order.
 func (q Query) build(table string) (string, []any) {
 	var b strings.Builder
-	args := []any{}
-	arg := func(v any) string {
-		args = append(args, v)
-		return fmt.Sprintf("$%d", len(args))
+	args := arguments{}
+	if len(q.kinds) == 1 {
+		q = q.of(q.kinds[0])
 	}
-	fmt.Fprintf(&b, "SELECT %s FROM %s WHERE organization_id = %s", columns, table, arg(q.OrganizationID))
-	switch {
-	case len(q.Projects) == 1:
-		fmt.Fprintf(&b, " AND project_id = %s", arg(q.Projects[0]))
-	case q.Projects != nil:
-		fmt.Fprintf(&b, " AND project_id = ANY(%s::uuid[])", arg(q.Projects))
+	if len(q.kinds) == 0 {
+		q.selected(&b, &args, table)
+		return b.String(), args
 	}
-	if q.classes != nil {
-		fmt.Fprintf(&b, " AND retention = ANY(%s::text[])", arg(q.classes))
-	}
-	if q.ActorID != "" {
-		fmt.Fprintf(&b, " AND actor_id = %s", arg(q.ActorID))
-	}
-	for column, pattern := range map[string]Pattern{"action": q.Action, "resource_type": q.ResourceType} {
-		switch {
-		case pattern.all():
-		case pattern.Prefix:
-			fmt.Fprintf(&b, " AND %s ^@ %s", column, arg(pattern.Text))
-		default:
-			fmt.Fprintf(&b, " AND %s = %s", column, arg(pattern.Text))
+	for i, each := range q.kinds {
+		if i > 0 {
+			b.WriteString(" UNION ALL ")
 		}
+		b.WriteByte('(')
+		q.of(each).selected(&b, &args, table)
+		b.WriteByte(')')
 	}
+	q.ordered(&b, &args)
+	return b.String(), args
+}
+
+func (q Query) selected(b *strings.Builder, args *arguments, table string) {
+	fmt.Fprintf(b, "SELECT %s FROM %s", columns, table)
+	q.where(b, args)
 	if !q.Since.IsZero() {
-		fmt.Fprintf(&b, " AND created_at >= %s", arg(q.Since))
+		fmt.Fprintf(b, " AND created_at >= %s", args.add(q.Since))
 	}
 	if !q.Until.IsZero() {
-		fmt.Fprintf(&b, " AND created_at < %s", arg(q.Until))
-	}
-	order, past := "DESC", "<"
-	if q.Ascending {
-		order, past = "ASC", ">"
+		fmt.Fprintf(b, " AND created_at < %s", args.add(q.Until))
 	}
 	if q.After != nil {
-		fmt.Fprintf(&b, " AND (created_at, seq) %s (%s, %s)", past, arg(q.After.At), arg(q.After.Seq))
+		past := "<"
+		if q.Ascending {
+			past = ">"
+		}
+		fmt.Fprintf(b, " AND (created_at, seq) %s (%s, %s)", past, args.add(q.After.At), args.add(q.After.Seq))
 	}
-	fmt.Fprintf(&b, " ORDER BY created_at %s, seq %s", order, order)
+	q.ordered(b, args)
+}
+
+// where is what the query asks of an entry, whenever it was written.
+func (q Query) where(b *strings.Builder, args *arguments) {
+	fmt.Fprintf(b, " WHERE organization_id = %s", args.add(q.OrganizationID))
+	switch {
+	case len(q.Projects) == 1:
+		fmt.Fprintf(b, " AND project_id = %s", args.add(q.Projects[0]))
+	case q.Projects != nil:
+		fmt.Fprintf(b, " AND project_id = ANY(%s::uuid[])", args.add(q.Projects))
+	}
+	if q.classes != nil {
+		fmt.Fprintf(b, " AND retention = ANY(%s::text[])", args.add(q.classes))
+	}
+	if q.ActorID != "" {
+		fmt.Fprintf(b, " AND actor_id = %s", args.add(q.ActorID))
+	}
+	q.Action.where(b, args, "action")
+	q.ResourceType.where(b, args, "resource_type")
+}
+
+func (p Pattern) where(b *strings.Builder, args *arguments, column string) {
+	switch {
+	case p.all():
+	case p.Prefix:
+		fmt.Fprintf(b, " AND %s ^@ %s", column, args.add(p.Text))
+	default:
+		fmt.Fprintf(b, " AND %s = %s", column, args.add(p.Text))
+	}
+}
+
+func (q Query) ordered(b *strings.Builder, args *arguments) {
+	order := "DESC"
+	if q.Ascending {
+		order = "ASC"
+	}
+	fmt.Fprintf(b, " ORDER BY created_at %s, seq %s", order, order)
 	if q.Limit > 0 {
-		fmt.Fprintf(&b, " LIMIT %s", arg(q.Limit))
+		fmt.Fprintf(b, " LIMIT %s", args.add(q.Limit))
 	}
-	return b.String(), args
 }
 
 // stream runs the query over a table and hands each entry to fn, one at a time. The

@@ -74,7 +74,13 @@ type walker struct {
 	broken   int64 // 0: nothing yet
 }
 
+// entries goes through the chain as the server's indexes give it, one entry at a time:
+// neither side holds more. A plan that sorts would pile the whole chain up on the
+// server's disk first, so it is ruled out.
 func (w *walker) entries(ctx context.Context, tx pgx.Tx, organizationID string) error {
+	if _, err := tx.Exec(ctx, `SET LOCAL enable_sort = off`); err != nil {
+		return err
+	}
 	sql, args := Query{OrganizationID: organizationID, Ascending: true}.build(table)
 	rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
 	if err != nil {

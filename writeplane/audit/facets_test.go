@@ -1,0 +1,144 @@
+package audit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"skerry/pkg/id"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
+)
+
+// scattered logs entries of many kinds over fourteen months, with kinds that only some
+// months have, and returns them as they should be found.
+func scattered(t *testing.T, tr *trail) []Entry {
+	t.Helper()
+	projects := []string{tr.project, id.New(), ""}
+	actions := []string{"switch.flag.created", "switch.flag.halted", "switch.", "config.item.published", "member.invited", "switchboard"}
+	types := []string{"flag", "flag", "flag", "config_item", "member", "flagship"}
+	var all []Entry
+	err := postgres.InPipeline(t.Context(), tr.db.App, func(tx *postgres.Pipeline) error {
+		end, err := lockHead(t.Context(), tx, tr.organization)
+		if err != nil {
+			return err
+		}
+		noteClass(tx, tr.organization, end)
+		begun := days(420).UTC().Truncate(time.Millisecond)
+		tx.Later("move the beginning", `UPDATE audit_chains SET begun_at = $2 WHERE organization_id = $1`, tr.organization, begun)
+		for n := range 140 {
+			at := begun.Add(time.Duration(n) * 3 * 24 * time.Hour)
+			which := n % 4
+			switch {
+			case n < 10:
+				which = 4 // early months only
+			case n == 70:
+				which = 5 // once
+			}
+			e, err := draft(commit.Origin{}, commit.Entry{OrganizationID: tr.organization, ProjectID: projects[n%3],
+				Actor: commit.Actor{ID: fmt.Sprint("user-", n%5)}, Action: actions[which], ResourceType: types[which], ResourceID: fmt.Sprint(n)})
+			if err != nil {
+				return err
+			}
+			end.take(&e, at)
+			insert(tx, []Entry{e})
+			all = append(all, e)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestEveryCombinationOfFiltersFindsWhatItSays(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "enterprise")
+	for n := range 16 {
+		if _, err := tr.db.Owner.Exec(t.Context(), `SELECT audit_make_month($1)`, time.Now().AddDate(0, -n, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := scattered(t, tr)
+	log := NewLog(tr.db.App, nil)
+	matches := func(p Pattern, text string) bool {
+		return p.Text == "" || p.Text == text || p.Prefix && strings.HasPrefix(text, p.Text)
+	}
+	patterns := func(texts ...string) []Pattern {
+		out := []Pattern{{}}
+		for _, text := range texts {
+			out = append(out, ParsePattern(text))
+		}
+		return out
+	}
+	queries := 0
+	for _, projects := range [][]string{nil, {tr.project}, {tr.project, *all[1].ProjectID}, {id.New()}} {
+		for _, actor := range []string{"", "user-3", "nobody"} {
+			for _, action := range patterns("switch.flag.halted", "switch.*", "member.*", "switchb*", "none.*", "*") {
+				for _, resourceType := range patterns("flag", "flag*", "member", "none") {
+					for _, ascending := range []bool{false, true} {
+						q := Query{OrganizationID: tr.organization, Projects: projects, ActorID: actor, Action: action, ResourceType: resourceType, Ascending: ascending}
+						if queries++; queries%3 == 0 {
+							q.Since, q.Until = all[17].CreatedAt, all[101].CreatedAt
+						}
+						want := []int64{}
+						for _, e := range all {
+							if (projects == nil || e.ProjectID != nil && slices.Contains(projects, *e.ProjectID)) && (actor == "" || e.ActorID == actor) &&
+								matches(action, e.Action) && matches(resourceType, e.ResourceType) &&
+								(q.Since.IsZero() || !e.CreatedAt.Before(q.Since) && e.CreatedAt.Before(q.Until)) {
+								want = append(want, e.Seq)
+							}
+						}
+						if !ascending {
+							slices.Reverse(want)
+						}
+						if got := paged(t, log, q, 9); !slices.Equal(got, want) {
+							t.Fatalf("%+v:\n got %v\nwant %v", q, got, want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// paged reads a query's entries page by page.
+func paged(t *testing.T, log *Log, q Query, limit int) []int64 {
+	t.Helper()
+	all := []int64{}
+	for q.Limit = limit; ; {
+		page := 0
+		err := log.Read(t.Context(), q, func(e *Entry) error {
+			page++
+			all = append(all, e.Seq)
+			q.After = &Position{e.CreatedAt, e.Seq}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page < limit {
+			return all
+		}
+	}
+}
+
+func TestFacetsGoWithTheirMonth(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "hobby")
+	tr.logAt(t, days(400), days(399), days(1))
+	other := &trail{db: tr.db, commits: tr.commits}
+	other.organization, other.project = tr.found(t, "enterprise")
+	other.logAt(t, days(400))
+	if err := NewKeeper(tr.db.Owner, nil).Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var hobby, enterprise int
+	err := tr.db.App.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE retention = 'hobby'), count(*) FILTER (WHERE retention = 'enterprise') FROM audit_facets`).Scan(&hobby, &enterprise)
+	if err != nil || hobby != 1 || enterprise != 1 {
+		t.Errorf("facets of %d hobby months and %d enterprise months, %v; want those that still have entries, 1 and 1", hobby, enterprise, err)
+	}
+}
