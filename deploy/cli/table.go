@@ -101,9 +101,25 @@ func (c *client) show(ctx context.Context, n listing, path string, query map[str
 	return c.rows(member, items, columns...)
 }
 
-// act makes a change and prints the server's answer as JSON, or one line about its
-// member; the format takes what the answer has at paths.
+// act makes a change and prints one line about the answer's member; the format takes
+// what the member has at paths.
 func (c *client) act(ctx context.Context, r request, member, format string, paths ...string) error {
+	return c.change(ctx, r, func(answer row) error {
+		if member != "" {
+			inner, _ := answer[member].(map[string]any)
+			answer = row(inner)
+		}
+		args := make([]any, len(paths))
+		for i, p := range paths {
+			args[i] = answer.text(p)
+		}
+		_, err := fmt.Fprintf(c.streams.Out, format+"\n", args...)
+		return err
+	})
+}
+
+// change sends a request and has its answer told, or prints it as JSON.
+func (c *client) change(ctx context.Context, r request, tell func(answer row) error) error {
 	raw, err := c.do(ctx, r)
 	if err != nil {
 		return err
@@ -115,16 +131,7 @@ func (c *client) act(ctx context.Context, r request, member, format string, path
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
-	if member != "" {
-		inner, _ := answer[member].(map[string]any)
-		answer = row(inner)
-	}
-	args := make([]any, len(paths))
-	for i, p := range paths {
-		args[i] = answer.text(p)
-	}
-	_, err = fmt.Fprintf(c.streams.Out, format+"\n", args...)
-	return err
+	return tell(answer)
 }
 
 // verbatim is a text within a format.
@@ -138,18 +145,9 @@ func (c *client) remove(ctx context.Context, below, id, word string) error {
 // reveal makes a change and prints the resource's id and, on its own line for
 // scripts to cut out, the secret that is never shown again.
 func (c *client) reveal(ctx context.Context, r request, member, secret string) error {
-	raw, err := c.do(ctx, r)
-	if err != nil {
+	return c.change(ctx, r, func(answer row) error {
+		fmt.Fprintf(c.streams.Err, "id %s; the following is shown this once:\n", answer.text(member+".id"))
+		_, err := fmt.Fprintln(c.streams.Out, answer.text(secret))
 		return err
-	}
-	if c.json {
-		return c.value(raw)
-	}
-	var answer row
-	if err := json.Unmarshal(raw, &answer); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	fmt.Fprintf(c.streams.Err, "id %s; the following is shown this once:\n", answer.text(member+".id"))
-	_, err = fmt.Fprintln(c.streams.Out, answer.text(secret))
-	return err
+	})
 }

@@ -24,11 +24,14 @@ var (
 	errEmail = problem.Newf(problem.Invalid, "email_not_configured", "the operator has configured no mail server")
 )
 
-// tier is the tier of the caller's organization.
-func (m *Module) tier(r *http.Request, c *access.Call) (tier string, err error) {
+// exportTier is the tier of the caller's organization, which must include exports.
+func (m *Module) exportTier(r *http.Request, c *access.Call) (tier string, err error) {
 	err = m.log.pool.QueryRow(r.Context(), `SELECT tier FROM organizations WHERE id = $1`, c.Caller.OrganizationID).Scan(&tier)
 	if err != nil {
 		return "", fmt.Errorf("read tier: %w", err)
+	}
+	if !canExport(tier) {
+		return "", errPlan
 	}
 	return tier, nil
 }
@@ -52,12 +55,8 @@ func (m *Module) scope(r *http.Request, c *access.Call, projectID *string) (f fi
 
 // CreateExport is POST /api/v1/audit/exports.
 func (m *Module) CreateExport(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	tier, err := m.tier(r, c)
-	if err != nil {
+	if _, err := m.exportTier(r, c); err != nil {
 		return err
-	}
-	if !canExport(tier) {
-		return errPlan
 	}
 	var body struct {
 		ProjectID    *string `json:"project_id"`
@@ -172,12 +171,9 @@ func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access
 
 // CreateSchedule is POST /api/v1/audit/export-schedules.
 func (m *Module) CreateSchedule(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	tier, err := m.tier(r, c)
+	tier, err := m.exportTier(r, c)
 	if err != nil {
 		return err
-	}
-	if !canExport(tier) {
-		return errPlan
 	}
 	var body struct {
 		ProjectID *string   `json:"project_id"`

@@ -107,6 +107,7 @@ type Tx struct {
 	entries   []Entry
 	events    []Event
 	documents [replication.Lanes][]document
+	places    map[replication.Subject]int // of documents in their lane
 	after     []func()
 }
 
@@ -170,12 +171,14 @@ func (tx *Tx) Delete(subject replication.Subject) { tx.put(subject, nil) }
 
 func (tx *Tx) put(subject replication.Subject, body []byte) {
 	lane := &tx.documents[subject.Lane()]
-	for i := range *lane {
-		if (*lane)[i].subject == subject {
-			(*lane)[i].body = body
-			return
-		}
+	if i, given := tx.places[subject]; given {
+		(*lane)[i].body = body
+		return
 	}
+	if tx.places == nil {
+		tx.places = map[replication.Subject]int{}
+	}
+	tx.places[subject] = len(*lane)
 	*lane = append(*lane, document{subject, body})
 }
 

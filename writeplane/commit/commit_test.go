@@ -48,6 +48,35 @@ func documents(t *testing.T, db *postgres.DB) []row {
 	return found
 }
 
+func TestTheLastWordOnASubjectStands(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	store := commit.New(db.App, commit.Sinks{})
+	err := store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+		tx.Delete(flag("b"))
+		for version, key := range []string{"a", "b", "c", "a"} {
+			if err := tx.Put(flag(key), map[string]int{"version": version}); err != nil {
+				return err
+			}
+		}
+		tx.Delete(flag("c"))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[replication.Subject]string{flag("a"): `{"version":3}`, flag("b"): `{"version":1}`, flag("c"): ""}
+	found := documents(t, db)
+	for _, d := range found {
+		if body, known := want[replication.Subject(d.Subject)]; known && body == string(d.Body) {
+			delete(want, replication.Subject(d.Subject))
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("not as wanted: %v of %+v", want, found)
+	}
+}
+
 func TestDocumentsOfOneTransactionShareItsBounds(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)

@@ -66,13 +66,9 @@ type person struct {
 // Get serves GET /api/v1/persons/{distinct_id}.
 func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	ctx := r.Context()
-	scope, _, err := ScopeOf(ctx, m.access, c, r)
+	scope, _, id, err := m.named(r, c)
 	if err != nil {
 		return err
-	}
-	id := r.PathValue("distinct_id")
-	if !storable(id) {
-		return access.ErrNotFound
 	}
 	var p person
 	// One snapshot: a link that commits between two of the questions would count events twice.
@@ -84,6 +80,16 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 		return err
 	}
 	return reply.Resource(w, http.StatusOK, "person", p, nil)
+}
+
+// named is the identifier in the path, and the scope in which the call means it.
+func (m *Module) named(r *http.Request, c *access.Call) (Scope, access.Project, string, error) {
+	id := r.PathValue("distinct_id")
+	scope, project, err := ScopeOf(r.Context(), m.access, c, r)
+	if err == nil && !storable(id) {
+		err = access.ErrNotFound
+	}
+	return scope, project, id, err
 }
 
 // storable tells whether a text can be in the database at all.
@@ -170,13 +176,9 @@ type conflict struct {
 // person's identifiers that were refused, and those that this person lost.
 func (m *Module) Conflicts(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	ctx := r.Context()
-	scope, _, err := ScopeOf(ctx, m.access, c, r)
+	scope, _, id, err := m.named(r, c)
 	if err != nil {
 		return err
-	}
-	id := r.PathValue("distinct_id")
-	if !storable(id) {
-		return access.ErrNotFound
 	}
 	members, err := Members(ctx, m.store.Pool(), scope, id)
 	if err != nil {
@@ -217,13 +219,9 @@ func (m *Module) Conflicts(w http.ResponseWriter, r *http.Request, c *access.Cal
 // by a hash, for a log that is kept for years must not keep what was to be erased.
 func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	ctx := r.Context()
-	scope, project, err := ScopeOf(ctx, m.access, c, r)
+	scope, project, id, err := m.named(r, c)
 	if err != nil {
 		return err
-	}
-	id := r.PathValue("distinct_id")
-	if !storable(id) {
-		return access.ErrNotFound
 	}
 	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
 		if err := unchanged(ctx, tx, scope, id, r); err != nil {

@@ -243,20 +243,5 @@ func (l *Ledger) DeclareRestore(ctx context.Context) error {
 
 // Listen calls wake for every commit that may have put documents, and once when it begins to listen.
 func (l *Ledger) Listen(ctx context.Context, wake func()) error {
-	conn, err := l.pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("listen for changes: %w", err)
-	}
-	// The connection goes on listening, so it must not return to the pool.
-	raw := conn.Hijack()
-	defer func() { _ = raw.Close(context.WithoutCancel(ctx)) }()
-	if _, err := raw.Exec(ctx, "LISTEN "+commit.Channel); err != nil {
-		return fmt.Errorf("listen for changes: %w", err)
-	}
-	for {
-		wake()
-		if _, err := raw.WaitForNotification(ctx); err != nil {
-			return fmt.Errorf("wait for changes: %w", err)
-		}
-	}
+	return postgres.Listen(ctx, l.pool, commit.Channel, wake)
 }

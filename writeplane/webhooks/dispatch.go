@@ -11,6 +11,7 @@ import (
 
 	"skerry/pkg/seal"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/webhooks/target"
 )
 
@@ -69,7 +70,7 @@ func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, r
 	d := &Dispatcher{
 		pool: store.Pool(), store: store, box: box, client: newSender(guard), now: config.Now,
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skerry_webhook_attempts_total", Help: "Webhook attempts by result: delivered, failed, dead, refused.",
+			Name: "skerry_webhook_attempts_total", Help: "Webhook attempts by result: delivered, failed, dead.",
 		}, []string{"result"}),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "skerry_webhook_first_attempt_seconds", Help: "Time from an event's commit to its first attempt.",
@@ -123,30 +124,12 @@ func (d *Dispatcher) poke() {
 // poll finds the work.
 func (d *Dispatcher) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := d.listenOnce(ctx); err != nil && ctx.Err() == nil {
+		if err := postgres.Listen(ctx, d.pool, channel, d.poke); err != nil && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}
 		}
-	}
-}
-
-func (d *Dispatcher) listenOnce(ctx context.Context) error {
-	pooled, err := d.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	conn := pooled.Hijack() // a connection that listens must not go back among the others
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
-		return err
-	}
-	for {
-		if _, err := conn.WaitForNotification(ctx); err != nil {
-			return err
-		}
-		d.poke()
 	}
 }
 

@@ -183,9 +183,9 @@ func (img *Image) find(at uint32) (position, bool) {
 		return position{}, false
 	}
 	p, found := position{addr: heads.At(i * blockWidth)}, position{}
-	d := decoder{b: data[from:]}
+	d := flat.NewDeltas(data[from:])
 	for range min(heads.At(i*blockWidth+2), blockRows) {
-		if p = d.next(p); d.broken || p.addr > at {
+		if p = next(&d, p); d.Broken() || p.addr > at {
 			break
 		}
 		found = p
@@ -193,36 +193,17 @@ func (img *Image) find(at uint32) (position, bool) {
 	return found, found.scope != noScope || found.file != 0
 }
 
-type decoder struct {
-	b      []byte
-	broken bool
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.b, d.broken = nil, true
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) varint() uint32 {
-	u := d.uvarint()
-	return uint32(int64(u>>1) ^ -int64(u&1))
-}
-
-func (d *decoder) next(p position) position {
-	head := d.uvarint()
+// next is the row behind p.
+func next(d *flat.Deltas, p position) position {
+	head := d.Uvarint()
 	p.addr += uint32(head >> 2)
 	if head&2 != 0 {
-		p.file += d.varint()
+		p.file += uint32(d.Varint())
 	}
 	if head&1 != 0 {
-		p.scope += d.varint()
+		p.scope += uint32(d.Varint())
 	}
-	p.line += d.varint()
-	p.column = uint32(d.uvarint())
+	p.line += uint32(d.Varint())
+	p.column = uint32(d.Uvarint())
 	return p
 }

@@ -27,6 +27,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"sort"
+
+	"skerry/writeplane/symbolicate/flat"
 )
 
 const (
@@ -334,11 +336,11 @@ func (c *cursor) find(line, column int64) (best segment, ok bool) {
 		if uint64(h.offset) > uint64(end) || uint64(end) > uint64(len(c.t.data)) {
 			return best, ok
 		}
-		d := deltas{b: c.t.data[h.offset:end]}
+		d := flat.NewDeltas(c.t.data[h.offset:end])
 		at, s := int64(h.line), segment{}
-		for len(d.b) > 0 {
-			at, s = d.next(at, s)
-			if d.broken || at > line || at == line && s.column > column {
+		for d.More() {
+			at, s = next(&d, at, s)
+			if d.Broken() || at > line || at == line && s.column > column {
 				return best, ok
 			}
 			if at != line {
@@ -352,29 +354,10 @@ func (c *cursor) find(line, column int64) (best segment, ok bool) {
 	return best, ok
 }
 
-type deltas struct {
-	b      []byte
-	broken bool
-}
-
-func (d *deltas) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.b, d.broken = nil, true
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *deltas) varint() int64 {
-	u := d.uvarint()
-	return int64(u>>1) ^ -int64(u&1)
-}
-
-func (d *deltas) next(line int64, last segment) (int64, segment) {
-	head := d.uvarint()
-	column := int64(d.uvarint())
+// next is the segment behind last, and its line.
+func next(d *flat.Deltas, line int64, last segment) (int64, segment) {
+	head := d.Uvarint()
+	column := int64(d.Uvarint())
 	s := last
 	s.kind = kind(head & 3)
 	if step := int64(head >> 2); step != 0 {
@@ -384,11 +367,11 @@ func (d *deltas) next(line int64, last segment) (int64, segment) {
 		s.column = last.column + column
 	}
 	if s.kind == kindSource || s.kind == kindNamed {
-		s.source = uint32(int64(last.source) + d.varint())
-		s.srcLine += d.varint()
-		s.srcColumn += d.varint()
+		s.source = uint32(int64(last.source) + d.Varint())
+		s.srcLine += d.Varint()
+		s.srcColumn += d.Varint()
 		if s.kind == kindNamed {
-			s.name = uint32(int64(last.name) + d.varint())
+			s.name = uint32(int64(last.name) + d.Varint())
 		}
 	}
 	return line, s

@@ -1,0 +1,143 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
+)
+
+// record stores an attempt's result.
+func (d *Dispatcher) record(ctx context.Context, c claimed, result outcome) error {
+	now := d.now()
+	if result.ok {
+		d.attempts.WithLabelValues("delivered").Inc()
+		return d.recordSuccess(ctx, c, result, now)
+	}
+	at, again := next(now, c.FirstAttemptAt, c.Attempts, result.retryAfter)
+	if result.status == http.StatusGone {
+		again = false
+	}
+	if again {
+		d.attempts.WithLabelValues("failed").Inc()
+		return d.recordFailure(ctx, c, result, now, at)
+	}
+	d.attempts.WithLabelValues("dead").Inc()
+	return d.recordDeath(ctx, c, result, now)
+}
+
+// finishSQL ends an attempt, unless its lease ran out and another attempt began.
+const finishSQL = `
+UPDATE webhook_deliveries SET status = $3, next_attempt_at = $4, in_flight = false, last_status_code = nullif($5, 0),
+       last_error = nullif($6, ''), response_head = $7, updated_at = $8
+WHERE id = $1 AND attempts = $2 AND in_flight`
+
+func finish(ctx context.Context, tx pgx.Tx, c claimed, result outcome, status string, at *time.Time, now time.Time) (ours bool, err error) {
+	tag, err := tx.Exec(ctx, finishSQL, c.ID, c.Attempts, status, at, result.status, result.fault, result.head, now)
+	if err != nil {
+		return false, fmt.Errorf("store attempt: %w", err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+func (d *Dispatcher) recordSuccess(ctx context.Context, c claimed, result outcome, now time.Time) error {
+	return postgres.InTx(ctx, d.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL synchronous_commit = off"); err != nil {
+			return err
+		}
+		if _, err := finish(ctx, tx, c, result, "delivered", nil, now); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			UPDATE webhook_pace SET proven = true, failing_since = NULL
+			WHERE subscription_id = $1 AND (NOT proven OR failing_since IS NOT NULL)`, c.SubscriptionID)
+		return err
+	})
+}
+
+const failSQL = `
+UPDATE webhook_pace SET proven = false, failing_since = coalesce(failing_since, $2)
+WHERE subscription_id = $1 RETURNING failing_since`
+
+func (d *Dispatcher) recordFailure(ctx context.Context, c claimed, result outcome, now, at time.Time) error {
+	return d.store.InTx(ctx, system, func(tx *commit.Tx) error {
+		ours, err := finish(ctx, tx, c, result, "failed", &at, now)
+		if err != nil || !ours {
+			return err
+		}
+		return d.noteFailure(ctx, tx, c, now, "")
+	})
+}
+
+// recordDeath moves a delivery to the dead letters and says so once.
+func (d *Dispatcher) recordDeath(ctx context.Context, c claimed, result outcome, now time.Time) error {
+	return d.store.InTx(ctx, system, func(tx *commit.Tx) error {
+		ours, err := finish(ctx, tx, c, result, "dead", nil, now)
+		if err != nil || !ours {
+			return err
+		}
+		failed := deliveryFailed{
+			SubscriptionID: c.SubscriptionID, DeliveryID: c.ID, FailedEvent: c.Event, Attempts: c.Attempts,
+			LastStatusCode: optionalInt(result.status), LastError: optional(result.fault),
+		}
+		project := ""
+		if c.ProjectID != nil {
+			project = *c.ProjectID
+		}
+		tx.Audit(commit.Entry{
+			OrganizationID: c.OrganizationID, ProjectID: project, Action: EventDeliveryFailed,
+			ResourceType: resourceType, ResourceID: c.SubscriptionID, After: failed,
+		})
+		tx.Emit(commit.Event{Name: EventDeliveryFailed, OrganizationID: c.OrganizationID, ProjectID: project, Data: failed})
+		reason := ""
+		if result.status == http.StatusGone {
+			reason = "the target answered 410 Gone"
+		}
+		return d.noteFailure(ctx, tx, c, now, reason)
+	})
+}
+
+// disableAfter is how long nothing but failures must last before the program disables
+// a subscription.
+const disableAfter = 5 * 24 * time.Hour
+
+// noteFailure keeps the subscription's run of failures and disables it when that has
+// lasted too long, or at once for a reason given.
+func (d *Dispatcher) noteFailure(ctx context.Context, tx *commit.Tx, c claimed, now time.Time, reason string) error {
+	var since time.Time
+	if err := tx.QueryRow(ctx, failSQL, c.SubscriptionID, now).Scan(&since); err != nil {
+		return fmt.Errorf("note failure: %w", err)
+	}
+	if reason == "" && now.Sub(since) >= disableAfter {
+		reason = "nothing but failures for 5 days"
+	}
+	if reason == "" {
+		return nil
+	}
+	row, err := lockSubscription(ctx, tx, c.SubscriptionID)
+	if errors.Is(err, access.ErrNotFound) || err == nil && !row.Enabled {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := row.Subscription
+	row.Enabled, row.DisabledReason = false, &reason
+	return saveSubscription(ctx, tx, before, &row, now)
+}
+
+var system = commit.Origin{Actor: commit.Actor{ID: "system:webhooks"}}
+
+func optionalInt(n int) *int {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
