@@ -2,8 +2,8 @@
 // from the edge's own state alone. It also does what every answer needs: request id, CORS, the mark of stale state.
 //
 // It promises: the order of checks of each family of endpoints, as the specification has it; an edge without state
-// never says that a key is unknown; admitting costs no allocation. It does not word refusals beyond the tables in
-// words.go, and does not judge bodies.
+// never says that a key is missing or unknown; admitting costs no allocation. It does not word refusals beyond the
+// tables in words.go, and does not judge bodies.
 package gate
 
 import (
@@ -120,13 +120,17 @@ func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	return g.meter(pass, f)
 }
 
-// withoutKey counts a request without a key by its client's address, where the family's limit says so.
+// withoutKey counts a request without a key by its client's address, where the family's limit says so. An edge without
+// state says 503 here too: it answers 401 to nobody.
 func (g *Gate) withoutKey(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	if f.limit == IngestLimit {
 		address := g.ClientIP(ctx).As16()
 		if !g.config.Limiter.Allow(uint8(f.limit), apikey.OfBytes(address[:]), defaultPerMinute) {
 			return Pass{Refusal: RateLimited}
 		}
+	}
+	if !g.config.Views.Ready() {
+		return Pass{Refusal: NoState}
 	}
 	return Pass{Refusal: NoKey}
 }

@@ -105,8 +105,10 @@ func TestEdgeWithoutStateSaysUnavailableAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := edgetest.NewEmpty(t)
 	for _, f := range []*gate.Family{gate.Ingestion, gate.Handshake, gate.OpenFeature, gate.Pulse} {
-		if got, want := ask(w.Gate, f, request("9.9.9.9", "/", "x-api-key", w.Live)), `503 {"error":"Service temporarily unavailable"}`; got != want {
-			t.Errorf("%s", got)
+		for _, ctx := range []*fasthttp.RequestCtx{request("9.9.9.9", "/", "x-api-key", w.Live), request("9.9.9.9", "/")} {
+			if got, want := ask(w.Gate, f, ctx), `503 {"error":"Service temporarily unavailable"}`; got != want {
+				t.Errorf("%s", got)
+			}
 		}
 	}
 }
