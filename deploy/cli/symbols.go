@@ -252,10 +252,9 @@ type symbolDelete struct {
 // Run deletes artifacts.
 func (cmd *symbolDelete) Run(ctx context.Context, c *client) error {
 	for _, artifactID := range cmd.IDs {
-		if _, err := c.do(ctx, request{method: "DELETE", path: symbolsPath + "/" + url.PathEscape(artifactID)}); err != nil {
-			return fmt.Errorf("%s: %w", artifactID, err)
+		if err := c.remove(ctx, symbolsPath+"/", artifactID, "deleted"); err != nil {
+			return fmt.Errorf("%s: %w", printable(artifactID), err)
 		}
-		fmt.Fprintf(c.streams.Err, "deleted %s\n", artifactID)
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ package surveys
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"skerry/pkg/id"
@@ -109,12 +111,11 @@ var (
 )
 
 func (s step) allowed(status string) error {
-	for _, from := range s.from {
-		if status == from {
-			return nil
-		}
+	if slices.Contains(s.from, status) {
+		return nil
 	}
-	return problem.Newf(problem.Conflict, "invalid_transition", "a survey that is %s cannot become %s so", status, s.to)
+	return problem.Newf(problem.Conflict, "invalid_transition", "only a survey that is %s can become %s by this step; this one is %s",
+		strings.Join(s.from, " or "), s.to, status)
 }
 
 // invalidSurvey is the answer to a save with problems.
