@@ -69,9 +69,7 @@ func (m *Module) visibleProject(r *http.Request, c *Call) (ProjectRow, error) {
 // lockProject is visibleProject for a mutation: the tier and the row stay as they
 // are. Organization before project, the order in which a change of tier locks them.
 func (m *Module) lockProject(ctx context.Context, tx *commit.Tx, c *Call, projectID string) (ProjectRow, error) {
-	if _, err := one(ctx, tx, organizationSQL+"FOR SHARE", c.Caller.OrganizationID, scanOrganization); err != nil {
-		return ProjectRow{}, err
-	}
+	tx.Later("lock organization", organizationSQL+"FOR SHARE", c.Caller.OrganizationID)
 	row, err := readProject(ctx, tx, projectID, "FOR NO KEY UPDATE OF p")
 	if err != nil {
 		return row, err
@@ -114,7 +112,7 @@ func (m *Module) PatchProject(w http.ResponseWriter, r *http.Request, c *Call) e
 			return nil
 		}
 		after.UpdatedAt = time.Now().UTC().Truncate(time.Microsecond)
-		return updateProject(r.Context(), tx, before, after)
+		return updateProject(tx, before, after)
 	})
 	if err != nil {
 		return err

@@ -165,14 +165,11 @@ func insertProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
 	return putProject(tx, p)
 }
 
-func updateProject(ctx context.Context, tx *commit.Tx, before, after ProjectRow) error {
-	_, err := tx.Exec(ctx, `
+func updateProject(tx *commit.Tx, before, after ProjectRow) error {
+	tx.Later("update project", `
 		UPDATE projects SET name = $2, modules = $3, allowlist = $4, rate_limits = $5, quotas = $6, audit_responses = $7, updated_at = $8
 		WHERE id = $1`,
 		after.ID, after.Name, after.Modules, after.Allowlist, after.RateLimits, after.Quotas, after.AuditResponses, after.UpdatedAt)
-	if err != nil {
-		return fmt.Errorf("update project: %w", err)
-	}
 	record(tx, after.entry("project.updated", before.view(), after.view()))
 	return putProject(tx, after)
 }

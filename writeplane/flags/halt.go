@@ -1,7 +1,6 @@
 package flags
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -20,7 +19,7 @@ import (
 
 // change stores a patched flag: the version rises when it decides otherwise than before; a patch that changes nothing
 // leaves no trace.
-func change(ctx context.Context, tx *commit.Tx, before, after *Flag) error {
+func change(tx *commit.Tx, before, after *Flag) error {
 	decides := !before.decidesAs(after)
 	if !decides && before.Description == after.Description && before.IsArchived == after.IsArchived {
 		return nil
@@ -29,7 +28,7 @@ func change(ctx context.Context, tx *commit.Tx, before, after *Flag) error {
 		after.CurrentVersion++
 	}
 	after.UpdatedAt = instant.Next(before.UpdatedAt)
-	if err := update(ctx, tx, after); err != nil {
+	if err := update(tx, after); err != nil {
 		return err
 	}
 	action := "switch.flag.updated"
@@ -130,7 +129,7 @@ func (m *Module) Halt(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		if err != nil || f.HaltedAt != nil {
 			return err
 		}
-		return halt(r.Context(), tx, f, in)
+		return halt(tx, f, in)
 	})
 	if err != nil {
 		return err
@@ -138,12 +137,12 @@ func (m *Module) Halt(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	return reply.JSON(w, http.StatusOK, map[string]any{"flag": f.view()})
 }
 
-func halt(ctx context.Context, tx *commit.Tx, f *Flag, in haltRequest) error {
+func halt(tx *commit.Tx, f *Flag, in haltRequest) error {
 	before := f.full()
 	at := instant.Next(f.UpdatedAt)
 	f.HaltedAt, f.HaltReason, f.UpdatedAt = &at, &in.Reason, at
 	f.CurrentVersion++
-	if err := update(ctx, tx, f); err != nil {
+	if err := update(tx, f); err != nil {
 		return err
 	}
 	entry := f.entry("switch.flag.halted", before, f.full())
@@ -182,7 +181,7 @@ func (m *Module) Resume(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		if f.HaltedAt == nil {
 			return nil
 		}
-		return resume(r.Context(), tx, f, note)
+		return resume(tx, f, note)
 	})
 	if err != nil {
 		return err
@@ -210,12 +209,12 @@ func readResume(r *http.Request) (env, note string, err error) {
 	return env, note, nil
 }
 
-func resume(ctx context.Context, tx *commit.Tx, f *Flag, note string) error {
+func resume(tx *commit.Tx, f *Flag, note string) error {
 	before := f.full()
 	f.HaltedAt, f.HaltReason = nil, nil
 	f.UpdatedAt = instant.Next(f.UpdatedAt)
 	f.CurrentVersion++
-	if err := update(ctx, tx, f); err != nil {
+	if err := update(tx, f); err != nil {
 		return err
 	}
 	entry := f.entry("switch.flag.unhalted", before, f.full())

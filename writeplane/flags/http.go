@@ -161,7 +161,7 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 		if err != nil {
 			return err
 		}
-		return change(r.Context(), tx, before, after)
+		return change(tx, before, after)
 	})
 	if err != nil {
 		return err

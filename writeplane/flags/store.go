@@ -109,18 +109,15 @@ func create(ctx context.Context, tx *commit.Tx, f *Flag) error {
 }
 
 // update stores a flag's new state. What edges have to know and the trace are the caller's.
-func update(ctx context.Context, tx *commit.Tx, f *Flag) error {
+func update(tx *commit.Tx, f *Flag) error {
 	columns, err := f.columns()
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `
+	tx.Later("update flag", `
 		UPDATE flags SET description = $2, default_value = $3, default_variant = $4, variants = $5, enabled = $6, rule = $7,
 			salt = $8, is_archived = $9, current_version = $10, halted_at = $11, halt_reason = $12, updated_at = $13
 		WHERE id = $1`, columns...)
-	if err != nil {
-		return fmt.Errorf("update flag: %w", err)
-	}
 	return nil
 }
 

@@ -158,7 +158,7 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 		if after, note, err = before.patched(body, hasCohort); err != nil {
 			return err
 		}
-		return change(r.Context(), tx, before, after, note)
+		return change(tx, before, after, note)
 	})
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (m *Module) Rollback(w http.ResponseWriter, r *http.Request, c *access.Call
 		if err != nil {
 			return err
 		}
-		v, err = rollback(r.Context(), tx, i, target, note)
+		v, err = rollback(tx, i, target, note)
 		return err
 	})
 	if err != nil {

@@ -117,29 +117,22 @@ func create(ctx context.Context, tx *commit.Tx, i *Item, note *string) (Version,
 	if done.RowsAffected() == 0 {
 		return Version{}, ErrExists
 	}
-	v, err := record(ctx, tx, i, created, note)
-	if err != nil {
-		return Version{}, err
-	}
+	v := record(tx, i, created, note)
 	tx.Audit(i.entry("config.item.created", nil, i.traced()))
 	return v, i.put(tx)
 }
 
 // update stores an item's new state.
-func update(ctx context.Context, tx *commit.Tx, i *Item) error {
-	_, err := tx.Exec(ctx, `
+func update(tx *commit.Tx, i *Item) {
+	tx.Later("update config item", `
 		UPDATE config_items SET default_value = $2, description = $3, rule = $4, salt = $5, is_archived = $6,
 			current_version = $7, updated_at = $8
 		WHERE id = $1`,
 		i.ID, i.DefaultValue, i.Description, i.Rule.Serialize(), i.Salt, i.IsArchived, i.CurrentVersion, i.UpdatedAt)
-	if err != nil {
-		return fmt.Errorf("update config item: %w", err)
-	}
-	return nil
 }
 
 // record adds the version that the item's state is now. Its number is the item's, whose row is locked.
-func record(ctx context.Context, tx *commit.Tx, i *Item, action string, note *string) (Version, error) {
+func record(tx *commit.Tx, i *Item, action string, note *string) Version {
 	v := Version{
 		ID: id.New(), ItemID: i.ID, VersionNumber: i.CurrentVersion, Action: action, ValueSnapshot: i.DefaultValue,
 		RuleSnapshot: i.Rule.Serialize(), ActorID: tx.Origin.Actor.ID, Note: note, CreatedAt: instant.Of(i.UpdatedAt),
@@ -147,19 +140,16 @@ func record(ctx context.Context, tx *commit.Tx, i *Item, action string, note *st
 	if email := tx.Origin.Actor.Email; email != "" {
 		v.ActorEmail = &email
 	}
-	_, err := tx.Exec(ctx, `
+	tx.Later("insert config version", `
 		INSERT INTO config_versions (id, item_id, version_number, action, value_snapshot, rule_snapshot, actor_id, actor_email, note, created_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		v.ID, v.ItemID, v.VersionNumber, v.Action, v.ValueSnapshot, v.RuleSnapshot, v.ActorID, v.ActorEmail, v.Note, i.UpdatedAt)
-	if err != nil {
-		return Version{}, fmt.Errorf("insert config version: %w", err)
-	}
-	return v, nil
+	return v
 }
 
 // change stores a patched item: a version is written when value or rule change; a patch that changes nothing leaves no
 // trace.
-func change(ctx context.Context, tx *commit.Tx, before, after *Item, note *string) error {
+func change(tx *commit.Tx, before, after *Item, note *string) error {
 	decides := !before.decidesAs(after)
 	if !decides && before.Description == after.Description && before.IsArchived == after.IsArchived {
 		return nil
@@ -168,13 +158,9 @@ func change(ctx context.Context, tx *commit.Tx, before, after *Item, note *strin
 		after.CurrentVersion++
 	}
 	after.UpdatedAt = instant.Next(before.UpdatedAt)
-	if err := update(ctx, tx, after); err != nil {
-		return err
-	}
+	update(tx, after)
 	if decides {
-		if _, err := record(ctx, tx, after, changed, note); err != nil {
-			return err
-		}
+		record(tx, after, changed, note)
 	}
 	action := "config.item.published"
 	if after.IsArchived && !before.IsArchived {
@@ -188,7 +174,7 @@ func change(ctx context.Context, tx *commit.Tx, before, after *Item, note *strin
 }
 
 // rollback makes the item what it was at a version, as a new version.
-func rollback(ctx context.Context, tx *commit.Tx, i *Item, target Version, note *string) (Version, error) {
+func rollback(tx *commit.Tx, i *Item, target Version, note *string) (Version, error) {
 	before, previous := i.traced(), i.CurrentVersion
 	i.DefaultValue, i.Rule = target.ValueSnapshot, nil
 	if target.RuleSnapshot != nil {
@@ -198,13 +184,8 @@ func rollback(ctx context.Context, tx *commit.Tx, i *Item, target Version, note 
 	}
 	i.CurrentVersion++
 	i.UpdatedAt = instant.Next(i.UpdatedAt)
-	if err := update(ctx, tx, i); err != nil {
-		return Version{}, err
-	}
-	v, err := record(ctx, tx, i, rolledBack, note)
-	if err != nil {
-		return Version{}, err
-	}
+	update(tx, i)
+	v := record(tx, i, rolledBack, note)
 	entry := i.entry("config.item.rolled_back", before, i.traced())
 	entry.Metadata = map[string]any{"version_id": target.ID, "version_number": target.VersionNumber}
 	tx.Audit(entry)
