@@ -20,7 +20,8 @@ import (
 )
 
 var (
-	errPlan  = problem.Newf(problem.Forbidden, "plan_required", "the organization's tier does not include this")
+	errPlan  = problem.Newf(problem.Forbidden, "plan_required", "exports need the tier pro or above")
+	errFiles = problem.Newf(problem.Forbidden, "plan_required", "schedules that end in a download need the tier growth or above; those by email need pro")
 	errEmail = problem.Newf(problem.Invalid, "email_not_configured", "the operator has configured no mail server")
 )
 
@@ -248,7 +249,7 @@ func (m *Module) checkDelivery(d *delivery, tier string, c *access.Call) error {
 		return jsonbody.Invalid("delivery.type must be email or presigned_url")
 	}
 	if !canSchedule(tier, d.Type) {
-		return errPlan
+		return errFiles
 	}
 	if d.Type == "email" && !m.email {
 		return errEmail
