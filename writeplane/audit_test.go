@@ -89,7 +89,7 @@ func TestAuditFaultsAreWorded(t *testing.T) {
 	for path, want := range map[string]string{
 		"?since=yesterday": "invalid_since", "?until=x": "invalid_until", "?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z": "invalid_until",
 		"?limit=0": "invalid_limit", "?limit=201": "invalid_limit", "?cursor=x": "invalid_cursor", "?order=up": "invalid_order",
-		"?since=2026-01-02T03:04:05": "invalid_since",
+		"?since=2026-01-02%2003:04:05": "invalid_since",
 	} {
 		if got, decoded := m.as(t, "admin", "GET", "/api/v1/audit"+path, ""); got.status != 400 || decoded["error"] != want {
 			t.Errorf("%s: %d %s", path, got.status, got.body)

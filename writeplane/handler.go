@@ -63,7 +63,7 @@ func NewHandler(config HandlerConfig, store *access.Store, routes []Route) http.
 		h.mux.Handle(path, h.methods(path, methods))
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { reply.Error(w, r, access.ErrNotFound) })
-	return h
+	return serve.Linger(h)
 }
 
 func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {

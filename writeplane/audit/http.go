@@ -38,8 +38,8 @@ func NewModule(log *Log, commits *commit.Store, store *access.Store, files *blob
 
 // Faults of the audit endpoints.
 var (
-	errSince = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time with an offset")
-	errUntil = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time with an offset, after since")
+	errSince = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time")
+	errUntil = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time, after since")
 	errOrder = problem.Newf(problem.Invalid, "invalid_order", "order must be asc or desc")
 )
 

@@ -26,8 +26,8 @@ func New(store *Store, access *access.Store) *Module {
 
 // Faults of queries.
 var (
-	errSince = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time with an offset")
-	errUntil = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time with an offset")
+	errSince = problem.Newf(problem.Invalid, "invalid_since", "since must be an ISO 8601 time")
+	errUntil = problem.Newf(problem.Invalid, "invalid_until", "until must be an ISO 8601 time")
 )
 
 // times reads `since` (inclusive) and `until` (exclusive); nil means unbounded.
