@@ -32,6 +32,7 @@ type Config struct {
 	Repetitions int           // 0 means 3
 	Rate        float64       // of open-loop scenarios, requests a second; 0 means half of what was measured closed-loop
 	Edges       int           // of scenarios with several; 0 means 3
+	Documents   int           // of coldstart; 0 means 1,000,000
 	Out         io.Writer     // progress and table
 	Interactive bool          // draw a progress bar
 	JSON, HTML  string        // where to save the report; empty: not
@@ -51,6 +52,8 @@ func (c Config) Validate() error {
 		return errors.New("--repetitions must be from 1 to 100")
 	case c.Edges < 0 || c.Edges > 16:
 		return errors.New("--edges must be from 1 to 16")
+	case c.Documents < 0 || c.Documents > 10_000_000:
+		return errors.New("--documents must be from 100 to 10,000,000")
 	}
 	return nil
 }
@@ -67,6 +70,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Edges == 0 {
 		c.Edges = 3
+	}
+	if c.Documents == 0 {
+		c.Documents = 1_000_000
 	}
 	if len(c.Scenarios) == 0 {
 		c.Scenarios = Names()
@@ -91,6 +97,7 @@ var scenarios = []scenario{
 	{"mixed", "reads, ingestion, submissions and changes together, at a fixed rate", mixed},
 	{"coldstart", "an edge killed and started again without its centre", coldstart},
 	{"memory", "an edge's memory with many projects under read load", memory},
+	{"streams", "an edge's memory with 10,000 change streams, and how fast all of them hear of a change", streams},
 }
 
 // Names lists the scenarios.

@@ -18,56 +18,68 @@ func coldstart(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer func() { _ = edge.Stop(stopTime) }()
-	const documents = 10_000
-	b.say("making %d flags", documents)
-	if err := b.stage.BulkFlags(ctx, project, documents); err != nil {
+	if err := b.stage.AddFlags(ctx, project, 1); err != nil {
 		return err
 	}
+	const flags = 98 // with settings and key, a hundred documents a project
+	b.say("writing %d documents", b.config.Documents)
+	began := time.Now()
+	copies, err := b.stage.Copies(ctx, project, max(b.config.Documents/(flags+2), 1), flags)
+	if err != nil {
+		return err
+	}
+	wrote := time.Since(began)
 	if err := b.stage.Settled(ctx, edge); err != nil {
 		return err
 	}
-	request := load.Render("POST", "/ofrep/v1/evaluate/flags/bulk-5000", edge.Address,
-		map[string]string{"X-Api-Key": project.Key, "Content-Type": "application/json"}, []byte(`{"context":{"targetingKey":"u"}}`))
-	if ok, err := contains(edge, request, []byte(`"value"`)); err != nil || !ok {
+	documents := len(copies) * (flags + 2)
+	b.say("written in %.1f s, at the edge after %.1f s", wrote.Seconds(), time.Since(began).Seconds())
+	one := copies[len(copies)/2]
+	request := load.Render("GET", "/api/v1/handshake?distinct_id=u", edge.Address, map[string]string{"X-Api-Key": one.Key}, nil)
+	right := fmt.Appendf(nil, `"flag-%03d"`, flags-1)
+	if ok, err := contains(edge, request, right); err != nil || !ok {
 		return fmt.Errorf("before the cold start the edge does not serve the flag (%w)", err)
 	}
 	b.stage.KillCentre()
 	f := report.Figure{Scenario: "coldstart", Name: "first answer of a killed edge, centre gone", Unit: "s", LowerIsBetter: true, Target: 1,
 		Note: fmt.Sprintf("%d documents; from the start of the process", documents)}
+	m := report.Figure{Scenario: "coldstart", Name: "its memory then", Unit: "MB", LowerIsBetter: true}
 	for range b.config.Repetitions {
 		edge.Kill()
 		began := time.Now()
 		if err := b.stage.StartEdge(ctx, edge); err != nil {
 			return err
 		}
-		if ok, err := contains(edge, request, []byte(`"value"`)); err != nil || !ok {
+		if ok, err := contains(edge, request, right); err != nil || !ok {
 			return fmt.Errorf("after the cold start the edge does not serve the flag (%w)", err)
 		}
 		f.Values = append(f.Values, time.Since(began).Seconds())
+		resident, err := edge.Memory()
+		if err != nil {
+			return err
+		}
+		m.Values = append(m.Values, float64(resident)/(1<<20))
 	}
 	b.add(f)
+	b.add(m)
 	return b.stage.StartCentre(ctx)
 }
 
 // memory fills an edge with projects and reads them all.
 func memory(ctx context.Context, b *bench) error {
-	edge, err := b.stage.AddEdge(ctx)
+	edge, project, err := b.ownEdge(ctx, "bench memory")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = edge.Stop(stopTime) }()
-	const projects, flags = 1000, 100
-	b.say("making %d projects with %d flags each", projects, flags)
-	made := make([]stage.Project, projects)
-	for i := range made {
-		if made[i], err = b.stage.NewProject(ctx, fmt.Sprintf("bench memory %d", i)); err != nil {
-			return err
-		}
+	if err := b.stage.AddFlags(ctx, project, 1); err != nil {
+		return err
 	}
-	for _, p := range made {
-		if err := b.stage.BulkFlags(ctx, p, flags); err != nil {
-			return err
-		}
+	const projects, flags = 1000, 100
+	b.say("writing %d projects with %d flags each", projects, flags)
+	made, err := b.stage.Copies(ctx, project, projects, flags)
+	if err != nil {
+		return err
 	}
 	if err := b.stage.Settled(ctx, edge); err != nil {
 		return err

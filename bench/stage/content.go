@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -113,35 +112,6 @@ func (s *Stage) Questions(ctx context.Context, surveyID string) ([]string, error
 		ids[i] = q.ID
 	}
 	return ids, nil
-}
-
-// BulkFlags makes flags bulk-0… without rules, many at a time.
-func (s *Stage) BulkFlags(ctx context.Context, p Project, count int) error {
-	const together = 8
-	next := make(chan int)
-	faults := make(chan error, together)
-	for range together {
-		go func() {
-			var failed error
-			for i := range next {
-				if failed == nil {
-					failed = s.Manage(ctx, http.MethodPost, "/api/v1/switch/flags?project_id="+p.ID, map[string]any{
-						"environment": "live", "key": fmt.Sprintf("bulk-%d", i), "kind": "boolean", "default_value": "false",
-					}, nil)
-				}
-			}
-			faults <- failed
-		}()
-	}
-	for i := range count {
-		next <- i
-	}
-	close(next)
-	var failed error
-	for range together {
-		failed = errors.Join(failed, <-faults)
-	}
-	return failed
 }
 
 // AddItem makes a config item and returns its id and its first version's.

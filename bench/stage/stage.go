@@ -99,6 +99,10 @@ func (s *Stage) StartCentre(ctx context.Context) (err error) {
 		listenEdge, listenPlane = hostPort(s.Credentials.Edges[0]), hostPort(s.Credentials.WritePlane)
 	}
 	data := filepath.Join(s.dir, "centre")
+	path := filepath.Join(data, "credentials.json")
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove what a killed centre left: %w", err)
+	}
 	s.centre, err = rig.Start(ctx, rig.Config{
 		Path: s.config.Binary, Core: s.config.CentreCore,
 		Args: []string{"up", "--data", data, "--edges", "1", "--listen-edge", listenEdge, "--listen-writeplane", listenPlane, "--no-demo",
@@ -109,7 +113,6 @@ func (s *Stage) StartCentre(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	path := filepath.Join(data, "credentials.json")
 	err = s.until(ctx, s.centre, "the centre to answer", func() error {
 		body, err := os.ReadFile(path)
 		if err != nil {

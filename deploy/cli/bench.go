@@ -34,6 +34,7 @@ type benchCommand struct {
 	Length      time.Duration `help:"Counted time of one measurement." default:"5s"`
 	Warmup      time.Duration `help:"Time before it that is not counted." default:"1s"`
 	Repetitions int           `help:"How often each figure is measured." default:"3"`
+	Documents   int           `help:"Documents of coldstart." default:"1000000"`
 	Rate        float64       `help:"Requests a second where a scenario sends at a fixed rate; 0 takes the scenario's own."`
 	Edges       int           `help:"Edges of scenarios with several." default:"3"`
 	JSON        string        `name:"json" help:"File to save the report in, for skerry bench compare." type:"path" placeholder:"FILE"`
@@ -49,7 +50,7 @@ func (cmd *benchCommand) Run(ctx context.Context, streams Streams, version build
 	}
 	config := bench.Config{
 		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
-		Scenarios: cmd.Scenario, Length: cmd.Length, Warmup: cmd.Warmup, Repetitions: cmd.Repetitions, Rate: cmd.Rate, Edges: cmd.Edges,
+		Scenarios: cmd.Scenario, Length: cmd.Length, Warmup: cmd.Warmup, Repetitions: cmd.Repetitions, Documents: cmd.Documents, Rate: cmd.Rate, Edges: cmd.Edges,
 		Out: streams.Out, Interactive: isTerminal(streams.Out), JSON: cmd.JSON, HTML: cmd.HTML,
 	}
 	if err := config.Validate(); err != nil {

@@ -178,11 +178,11 @@ func (s *sealer) sum(path string, to *seal) error {
 	if err != nil {
 		return fmt.Errorf("seal the list of tables: %w", err)
 	}
-	if err := file.Sync(); err != nil {
-		return fmt.Errorf("seal the list of tables: %w", err)
-	}
 	if info.Size() <= to.length {
 		return nil
+	}
+	if err := file.Sync(); err != nil {
+		return fmt.Errorf("seal the list of tables: %w", err)
 	}
 	more := make([]byte, info.Size()-to.length)
 	if _, err := file.ReadAt(more, to.length); err != nil {

@@ -171,10 +171,19 @@ func (s *Store) Run(ctx context.Context) error {
 		case err := <-s.fatal:
 			return fmt.Errorf("replace the damaged state store: %w", err)
 		case <-s.changed:
-			s.seal()
+			pause := time.NewTimer(sealPause)
+			select {
+			case <-ctx.Done(): // Close seals
+			case <-pause.C:
+				s.seal()
+			}
+			pause.Stop()
 		}
 	}
 }
+
+// sealPause is how long a seal may lag behind: its own syncs should not be in the way of those that changes wait for.
+const sealPause = 200 * time.Millisecond
 
 // Close gives the folder free. Run must have ended.
 func (s *Store) Close() error {
