@@ -109,7 +109,7 @@ func (i *issuer) open(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	// The key set outlives this request, so it must not end with it.
 	provider, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), i.client), i.config.Issuer)
 	if err != nil {
-		slog.Warn("external issuer away", "issuer", i.config.Issuer, "error", err)
+		slog.WarnContext(ctx, "external issuer away", "issuer", i.config.Issuer, "error", err)
 		i.failed, i.err = time.Now(), errIssuerAway
 		return nil, i.err
 	}
@@ -142,7 +142,7 @@ func (s *Store) authenticateExternal(ctx context.Context, from *issuer, text str
 	}
 	token, err := verifier.Verify(ctx, text)
 	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc keeps no type for it
-		slog.Warn("external issuer's keys away", "issuer", from.config.Issuer, "error", err)
+		slog.WarnContext(ctx, "external issuer's keys away", "issuer", from.config.Issuer, "error", err)
 		return Caller{}, errIssuerAway
 	}
 	if err != nil {

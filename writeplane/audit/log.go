@@ -155,7 +155,7 @@ func (l *Log) readSpan(ctx context.Context, q Query, fromMirror bool, fn func(*E
 		if err == nil || count > 0 || ctx.Err() != nil {
 			return count, err
 		}
-		slog.Warn("audit mirror not readable, the authoritative store answers", "error", err)
+		slog.WarnContext(ctx, "audit mirror not readable, the authoritative store answers", "error", err)
 	}
 	return count, stream(ctx, l.pool, table, q, counted)
 }
@@ -244,7 +244,7 @@ func (l *Log) Find(ctx context.Context, organizationID, id string) (e Entry, ok 
 		return Entry{}, false, nil
 	}
 	if e, ok, err = l.mirror.Find(ctx, organizationID, id); err != nil {
-		slog.Warn("audit mirror not readable, an entry may be missed", "error", err)
+		slog.WarnContext(ctx, "audit mirror not readable, an entry may be missed", "error", err)
 		return Entry{}, false, nil
 	}
 	return e, ok, nil
