@@ -103,6 +103,13 @@ func New(t testing.TB, hooks view.Hooks) *World {
 	return w
 }
 
+// Anew is other views of the same state, which know nothing yet and hear of no change.
+func (w *World) Anew(hooks view.Hooks) *view.Store {
+	views := view.New(view.Options{Hooks: hooks})
+	views.Attach(w.disk)
+	return views
+}
+
 // Flag puts a flag of environment live.
 func (w *World) Flag(f state.Flag) {
 	w.t.Helper()

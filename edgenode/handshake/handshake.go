@@ -145,7 +145,7 @@ func appendEntries(b []byte, c *decide.Context, entries []*decide.Entry) []byte 
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, e.Decide(c).Handshake...)
+		b = e.AppendHandshake(b, e.Decide(c))
 	}
 	return b
 }

@@ -280,13 +280,17 @@ func TestAModuleThatIsOffIsLeftOut(t *testing.T) {
 func TestIncrementalCompilationIsTheWholeOne(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
-	for i := range 60 {
+	for i := range 120 {
 		key := fmt.Sprintf("f%02d", i*37%40)
 		switch {
 		case i%7 == 3:
 			e.Put(replication.FlagSubject(edgetest.Project, "live", key), nil)
 		case i%11 == 5:
 			e.Item(state.ConfigItem{Key: key, Type: decide.Int, DefaultValue: fmt.Sprint(i), Version: int64(i)})
+		case i%5 == 4:
+			e.Put(replication.HaltSubject(edgetest.Project, "live", key), state.Halt{Key: key, Version: int64(i), DefaultValue: "-1"})
+		case i%5 == 2:
+			e.Put(replication.HaltSubject(edgetest.Project, "live", key), nil)
 		default:
 			e.Flag(state.Flag{Key: key, Kind: decide.Number, Enabled: true, DefaultValue: fmt.Sprint(i), Version: int64(i)})
 		}
@@ -294,8 +298,8 @@ func TestIncrementalCompilationIsTheWholeOne(t *testing.T) {
 	}
 	env, _ := e.Views.Environment(edgetest.Project, "live")
 	step := handshake.Of(env)
-	compiled, _ := handshake.Compile(nil, env, view.Changed{All: true})
-	whole := compiled.(*handshake.Set)
+	anew, _ := e.Anew(view.Hooks{Decisions: handshake.Compile}).Environment(edgetest.Project, "live")
+	whole := handshake.Of(anew)
 	if a, b := render(step), render(whole); a != b {
 		t.Errorf("step by step\n%s\nat once\n%s", a, b)
 	}
@@ -306,7 +310,7 @@ func render(s *handshake.Set) string {
 	var c decide.Context
 	for _, list := range [][]*decide.Entry{s.Flags, s.Items, s.OpenFeature()} {
 		for _, e := range list {
-			b.Write(e.Decide(&c).OpenFeature)
+			b.Write(e.AppendOpenFeature(nil, e.Decide(&c)))
 		}
 		b.WriteByte('\n')
 	}

@@ -27,12 +27,11 @@ func Compile(prev any, env *view.Environment, changed view.Changed) (compiled an
 	}
 	s := &Set{allFlags: before.allFlags, allItems: before.allItems, Cohorts: before.Cohorts}
 	if changed.All || len(changed.Flags) > 0 {
-		s.allFlags = recompile(before.allFlags, env.Flags, changed.Flags, changed.All, func(f *view.Flag) string { return f.Key },
-			func(f *view.Flag) (*decide.Entry, error) { return decide.CompileFlag(&f.Flag, f.Halt) })
+		s.allFlags = recompile(before.allFlags, env.Flags, changed.Flags, changed.All, func(f *view.Flag) string { return f.Key }, compileFlag)
 	}
 	if changed.All || len(changed.Items) > 0 {
 		s.allItems = recompile(before.allItems, env.Items, changed.Items, changed.All, func(i *view.Item) string { return i.Key },
-			func(i *view.Item) (*decide.Entry, error) { return decide.CompileItem(&i.ConfigItem) })
+			func(i *view.Item, _ *decide.Entry) (*decide.Entry, error) { return decide.CompileItem(i.Definition) })
 	}
 	if changed.All || len(changed.Cohorts) > 0 || s.Cohorts == nil {
 		s.Cohorts = cohortSet(env.Cohorts)
@@ -55,7 +54,8 @@ func Compile(prev any, env *view.Environment, changed view.Changed) (compiled an
 }
 
 // recompile makes the entries of definitions, in order of key, out of the former entries where nothing changed.
-func recompile[D any](before []*decide.Entry, definitions []D, changed []string, all bool, key func(D) string, compile func(D) (*decide.Entry, error)) []*decide.Entry {
+func recompile[D any](before []*decide.Entry, definitions []D, changed []string, all bool, key func(D) string,
+	compile func(of D, before *decide.Entry) (*decide.Entry, error)) []*decide.Entry {
 	fresh := make(map[string]bool, len(changed))
 	for _, k := range changed {
 		fresh[k] = true
@@ -66,17 +66,29 @@ func recompile[D any](before []*decide.Entry, definitions []D, changed []string,
 		for len(before) > 0 && before[0].Key < k {
 			before = before[1:]
 		}
-		if !all && len(before) > 0 && before[0].Key == k && !fresh[k] {
-			out = append(out, before[0])
+		var former *decide.Entry
+		if len(before) > 0 && before[0].Key == k {
+			former = before[0]
+		}
+		if !all && former != nil && !fresh[k] {
+			out = append(out, former)
 			continue
 		}
-		entry, err := compile(d)
+		entry, err := compile(d, former)
 		if err != nil {
 			slog.Error("a definition cannot be evaluated; its default is served", "key", k, "error", err)
 		}
 		out = append(out, entry)
 	}
 	return out
+}
+
+// compileFlag compiles a new flag, or one whose halt alone has come or gone.
+func compileFlag(f *view.Flag, former *decide.Entry) (*decide.Entry, error) {
+	if f.Definition == nil {
+		return former.Halted(f.Halt), nil
+	}
+	return decide.CompileFlag(f.Definition, f.Halt)
 }
 
 func cohortSet(cohorts []*view.Cohort) *decide.CohortSet {

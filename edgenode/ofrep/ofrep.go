@@ -65,7 +65,8 @@ func (m *Module) Single(ctx *fasthttp.RequestCtx, key []byte) {
 	if outcome.Reason == decide.ReasonError {
 		status = fasthttp.StatusInternalServerError
 	}
-	answer(ctx, status, outcome.OpenFeature)
+	w.Out = entry.AppendOpenFeature(w.Out, outcome)
+	answer(ctx, status, w.Out)
 }
 
 // Bulk serves POST /ofrep/v1/evaluate/flags.
@@ -94,7 +95,7 @@ func (m *Module) Bulk(ctx *fasthttp.RequestCtx) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, e.Decide(&w.Context).OpenFeature...)
+		b = e.AppendOpenFeature(b, e.Decide(&w.Context))
 	}
 	b = append(b, `],"eventStreams":[{"type":"sse","url":`...)
 	w.Out = append(m.appendStream(b, ctx, w), `}]}`...)

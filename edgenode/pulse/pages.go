@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"skerry/edgenode/view"
 	"skerry/pkg/problem"
@@ -16,6 +18,7 @@ type Pages struct {
 	tag     []byte // of the list, with its quotes
 	list    *page
 	surveys map[string]*rendered // by id and by slug
+	order   []*rendered          // in order of id: one's slug may be another's id
 }
 
 // rendered is one survey.
@@ -36,7 +39,7 @@ func Tag(env *view.Environment) []byte { return env.Pulse.(*Pages).tag }
 // what it returns is a *Pages and how many bytes that holds.
 func Compile(prev any, env *view.Environment, _ view.Changed) (compiled any, bytes int) {
 	before, _ := prev.(*Pages)
-	pages := &Pages{surveys: make(map[string]*rendered, 2*len(env.Surveys))}
+	pages := &Pages{surveys: make(map[string]*rendered, 2*len(env.Surveys)), order: make([]*rendered, 0, len(env.Surveys))}
 	tag := survey.NewTag(env.ProjectID)
 	list := []byte{'['}
 	held := 0
@@ -45,7 +48,8 @@ func Compile(prev any, env *view.Environment, _ view.Changed) (compiled any, byt
 		if r == nil {
 			r = render(s)
 		}
-		pages.surveys[r.id], pages.surveys[s.Bundle.Survey.Slug] = r, r
+		pages.order = append(pages.order, r)
+		pages.surveys[r.id], pages.surveys[s.Slug] = r, r
 		tag.Add(r.id, s.UpdatedAt)
 		if r.entry != nil {
 			if len(list) > 1 {
@@ -66,20 +70,22 @@ func (p *Pages) unchanged(s *view.Survey) *rendered {
 	if p == nil {
 		return nil
 	}
-	if r := p.surveys[s.Bundle.Survey.ID]; r != nil && r.of == s {
-		return r
+	i, ok := slices.BinarySearchFunc(p.order, s.ID, func(r *rendered, id string) int { return strings.Compare(r.id, id) })
+	if ok && p.order[i].of == s {
+		return p.order[i]
 	}
 	return nil
 }
 
 func render(s *view.Survey) *rendered {
-	b := &s.Bundle
+	d := s.Definition
+	b := &d.Bundle
 	r := &rendered{of: s, id: b.Survey.ID}
 	if b.Survey.Status != survey.Published {
 		r.refusal = problem.Newf(problem.Unprocessable, "not_accepting_responses", "the survey is %s", b.Survey.Status).Body()
 		return r
 	}
-	r.entry = marshal(b.Entry(s.Display))
+	r.entry = marshal(b.Entry(d.Display))
 	r.bundle = newPage(marshal(b))
 	return r
 }
@@ -100,5 +106,5 @@ func marshal(v any) []byte {
 	if err := encoder.Encode(v); err != nil {
 		panic(fmt.Sprintf("BUG: %T does not marshal: %v", v, err))
 	}
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	return bytes.Clone(bytes.TrimSuffix(out.Bytes(), []byte("\n"))) // without the buffer's slack
 }

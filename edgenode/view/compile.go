@@ -87,15 +87,15 @@ func (d *draft) take(subject replication.Subject, entry store.Entry) {
 	d.apply(parsed{p, &replication.Document{Lane: p.Lane, Subject: subject, Position: entry.Position, Body: entry.Body}})
 }
 
-// sort puts what was appended in order of subject into order of key.
+// sort puts what was appended in order of subject into order of key, in lists as long as they must be.
 func (d *draft) sort() {
+	e := &d.env
+	e.Flags, e.Items, e.Cohorts, e.Surveys = slices.Clone(e.Flags), slices.Clone(e.Items), slices.Clone(e.Cohorts), slices.Clone(e.Surveys)
 	slices.SortFunc(d.env.Flags, func(a, b *Flag) int { return strings.Compare(a.Key, b.Key) })
 	slices.SortFunc(d.env.Items, func(a, b *Item) int { return strings.Compare(a.Key, b.Key) })
 	slices.SortFunc(d.env.Cohorts, func(a, b *Cohort) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(d.env.Surveys, func(a, b *Survey) int { return strings.Compare(surveyID(a), surveyID(b)) })
+	slices.SortFunc(d.env.Surveys, func(a, b *Survey) int { return strings.Compare(a.ID, b.ID) })
 }
-
-func surveyID(s *Survey) string { return s.Bundle.Survey.ID }
 
 // apply takes one changed document in. A body that does not parse (a newer version's, say) counts as absent: on every
 // edge alike, however it came to it.
@@ -161,13 +161,13 @@ func (d *draft) applyFlag(p parsed) {
 	key := p.Parts.Name
 	d.note(&d.changed.Flags, key)
 	own(&d.owned.flags, &d.env.Flags)
-	flag := &Flag{Position: p.Position, size: int64(len(p.Body)), Halt: d.env.halts[key]}
-	if !d.decode(p, &flag.Flag) {
-		flag = nil
-	} else {
-		flag.Key = key
+	var flag *Flag
+	definition := new(state.Flag)
+	if d.decode(p, definition) {
+		definition.Key = strings.Clone(key) // the subject is longer
+		flag = &Flag{Key: definition.Key, Position: p.Position, Halt: d.env.halts[key], Definition: definition}
 	}
-	put(d, &d.env.Flags, key, flag, func(f *Flag) (string, int64) { return f.Key, f.size })
+	put(d, &d.env.Flags, key, flag, func(f *Flag) string { return f.Key })
 }
 
 func (d *draft) applyHalt(p parsed) {
@@ -188,7 +188,7 @@ func (d *draft) applyHalt(p parsed) {
 		own(&d.owned.flags, &d.env.Flags)
 		overlaid := *flag
 		overlaid.Halt = halt
-		put(d, &d.env.Flags, key, &overlaid, func(f *Flag) (string, int64) { return f.Key, f.size })
+		put(d, &d.env.Flags, key, &overlaid, func(f *Flag) string { return f.Key })
 	}
 }
 
@@ -197,13 +197,13 @@ func (d *draft) applyItem(p parsed) {
 	key := p.Parts.Name
 	d.note(&d.changed.Items, key)
 	own(&d.owned.items, &d.env.Items)
-	item := &Item{Position: p.Position, size: int64(len(p.Body))}
-	if !d.decode(p, &item.ConfigItem) {
-		item = nil
-	} else {
-		item.Key = key
+	var item *Item
+	definition := new(state.ConfigItem)
+	if d.decode(p, definition) {
+		definition.Key = strings.Clone(key)
+		item = &Item{Key: definition.Key, Position: p.Position, Definition: definition}
 	}
-	put(d, &d.env.Items, key, item, func(i *Item) (string, int64) { return i.Key, i.size })
+	put(d, &d.env.Items, key, item, func(i *Item) string { return i.Key })
 }
 
 func (d *draft) applyCohort(p parsed) {
@@ -214,12 +214,12 @@ func (d *draft) applyCohort(p parsed) {
 	var body state.Cohort
 	var cohort *Cohort
 	if d.decode(p, &body) {
-		cohort = &Cohort{Name: name, size: int64(len(p.Body)), Predicate: d.predicate(name, body.Predicate)}
+		cohort = &Cohort{Name: name, Predicate: d.predicate(name, body.Predicate)}
 		if body.Shards > 0 {
 			cohort.members = &memberList{views: d.views, project: d.env.ProjectID, cohort: name, shards: body.Shards}
 		}
 	}
-	put(d, &d.env.Cohorts, name, cohort, func(c *Cohort) (string, int64) { return c.Name, c.size })
+	put(d, &d.env.Cohorts, name, cohort, func(c *Cohort) string { return c.Name })
 }
 
 func (d *draft) predicate(cohort, text string) *predicate.Predicate {
@@ -239,13 +239,14 @@ func (d *draft) applySurvey(p parsed) {
 	id := p.Parts.Name
 	d.note(&d.changed.Surveys, id)
 	own(&d.owned.surveys, &d.env.Surveys)
-	survey := &Survey{Position: p.Position, size: int64(len(p.Body))}
-	if !d.decode(p, &survey.Survey) {
-		survey = nil
-	} else {
-		survey.Bundle.Survey.ID = id
+	var survey *Survey
+	definition := new(state.Survey)
+	if d.decode(p, definition) {
+		definition.Bundle.Survey.ID = strings.Clone(id)
+		survey = &Survey{ID: definition.Bundle.Survey.ID, Slug: strings.Clone(definition.Bundle.Survey.Slug),
+			UpdatedAt: definition.UpdatedAt, Position: p.Position, Definition: definition}
 	}
-	put(d, &d.env.Surveys, id, survey, func(s *Survey) (string, int64) { return surveyID(s), s.size })
+	put(d, &d.env.Surveys, id, survey, func(s *Survey) string { return s.ID })
 }
 
 // own makes a list the draft's own before it is changed: the predecessor is being read by others.
@@ -256,10 +257,12 @@ func own[T any](owned *bool, list *[]T) {
 }
 
 // put replaces, inserts or (nil) removes one entry of a list in order of key. A draft from nothing appends and sorts once.
-func put[T any](d *draft, list *[]*T, key string, entry *T, of func(*T) (key string, size int64)) {
+func put[T any, P interface {
+	*T
+	cost() int64
+}](d *draft, list *[]P, key string, entry P, of func(P) string) {
 	if entry != nil {
-		_, size := of(entry)
-		d.env.bytes += size
+		d.env.bytes += entry.cost()
 	}
 	if d.old == nil {
 		if entry != nil {
@@ -267,13 +270,9 @@ func put[T any](d *draft, list *[]*T, key string, entry *T, of func(*T) (key str
 		}
 		return
 	}
-	i, found := slices.BinarySearchFunc(*list, key, func(e *T, k string) int {
-		have, _ := of(e)
-		return strings.Compare(have, k)
-	})
+	i, found := slices.BinarySearchFunc(*list, key, func(e P, k string) int { return strings.Compare(of(e), k) })
 	if found {
-		_, size := of((*list)[i])
-		d.env.bytes -= size
+		d.env.bytes -= (*list)[i].cost()
 	}
 	switch {
 	case found && entry != nil:
@@ -312,6 +311,7 @@ func (d *draft) finish() (*Environment, error) {
 	if hook := d.views.hooks.Pulse; hook != nil {
 		e.Pulse, pulse = hook(before.Pulse, e, d.changed)
 	}
+	d.forget()
 	e.hooked = int64(decisions) + int64(pulse)
 	return e, nil
 }

@@ -59,12 +59,9 @@ type Environment struct {
 	at     [replication.Lanes]replication.Position // everything up to here is in it
 	parts  [replication.Lanes]store.Positions      // what Revision and Modules are made of
 	halts  map[string]*state.Halt                  // by key of the flag, which may not be there yet
-	bytes  int64                                   // of the documents' bodies
+	bytes  int64                                   // that the lists above are reckoned to hold
 	hooked int64                                   // of the compiled forms
 }
-
-// cost is how many bytes the environment is reckoned to hold. A decoded document takes about three times its JSON.
-func (e *Environment) cost() int64 { return 4096 + 3*e.bytes + e.hooked }
 
 // Modules are the revisions of parts of an environment, each of its own documents alone. A tag that depends on several
 // parts (a decision depends on cohorts too) is made of several of them.
@@ -76,29 +73,30 @@ type Modules struct {
 	Settings replication.Revision // the project's settings
 }
 
-// Flag is one flag with the halt that overlays it.
+// Flag is one flag with the halt that overlays it. What it says is in what the hooks made of it, not here.
 type Flag struct {
-	state.Flag
+	Key      string
 	Halt     *state.Halt          // nil: not halted
 	Position replication.Position // of the flag's own document
-
-	size int64 // of its document's body
+	// Definition is the flag's document. It is there for the hooks alone and only when it is new to them: nil when just a
+	// halt has come or gone, and nil once the environment is handed out.
+	Definition *state.Flag
 }
 
-// Item is one config item.
+// Item is one config item. Its definition is the hooks' alone, as a flag's is.
 type Item struct {
-	state.ConfigItem
-	Position replication.Position
-
-	size int64
+	Key        string
+	Position   replication.Position
+	Definition *state.ConfigItem
 }
 
-// Survey is one survey, whole.
+// Survey is one survey. Its definition is the hooks' alone, as a flag's is.
 type Survey struct {
-	state.Survey
-	Position replication.Position
-
-	size int64
+	ID         string
+	Slug       string
+	UpdatedAt  time.Time
+	Position   replication.Position
+	Definition *state.Survey
 }
 
 // Cohort is a set of users: by predicate, by a list of members, or both.
@@ -107,7 +105,6 @@ type Cohort struct {
 	Predicate *predicate.Predicate // nil: by members alone
 
 	members *memberList // nil: by predicate alone
-	size    int64
 }
 
 // Has tells whether the cohort's member list names the id. It does not evaluate Predicate. It may read the disk, and
@@ -130,6 +127,14 @@ func (e *Environment) Item(key string) (*Item, bool) {
 		return nil, false
 	}
 	return e.Items[i], true
+}
+
+func (e *Environment) survey(id string) (*Survey, bool) {
+	i, ok := slices.BinarySearchFunc(e.Surveys, id, func(s *Survey, id string) int { return strings.Compare(s.ID, id) })
+	if !ok {
+		return nil, false
+	}
+	return e.Surveys[i], true
 }
 
 // Cohort finds a cohort by its name.
@@ -155,6 +160,8 @@ type Changed struct {
 // Hooks are compiled into every environment. Each is called before the environment is handed out, with everything but
 // the hooks' own fields set, and returns its compiled form and how many bytes that holds (for the memory bound).
 // prev is what it returned for the predecessor, nil at first; it may be shared in parts but not changed.
+// What it needs of a new document it takes from its Definition now: later that is gone, for all definitions together take
+// several times what their compiled forms do.
 // A hook is pure, quick (one change must not cost a whole compilation) and called from one goroutine per environment.
 type Hooks struct {
 	Decisions func(prev any, env *Environment, changed Changed) (compiled any, bytes int)

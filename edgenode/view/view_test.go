@@ -113,6 +113,37 @@ func (e *edge) env(name string) *Environment {
 	return env
 }
 
+// remember is a hook that keeps every definition it is shown, as one that compiles does.
+func remember(prev any, env *Environment, changed Changed) (any, int) {
+	before, _ := prev.(map[string]any)
+	now := map[string]any{}
+	keep := func(kind, key string, definition any, here bool) {
+		if here {
+			now[kind+key] = definition
+		} else if now[kind+key] = before[kind+key]; now[kind+key] == nil {
+			panic("neither new nor known: " + kind + key)
+		}
+	}
+	for _, f := range env.Flags {
+		keep("flag ", f.Key, f.Definition, f.Definition != nil)
+	}
+	for _, i := range env.Items {
+		keep("item ", i.Key, i.Definition, i.Definition != nil)
+	}
+	for _, s := range env.Surveys {
+		keep("survey ", s.ID, s.Definition, s.Definition != nil)
+	}
+	return now, 0
+}
+
+// version is that of a flag in an environment with remember as its hook; -1: none.
+func version(env *Environment, key string) int64 {
+	if f, ok := env.Decisions.(map[string]any)["flag "+key].(*state.Flag); ok {
+		return f.Version
+	}
+	return -1
+}
+
 func settings(name string) state.Project { return state.Project{ID: project, Name: name} }
 
 func flag(key string) replication.Subject { return replication.FlagSubject(project, "live", key) }
@@ -272,7 +303,8 @@ func TestOneChangeRecompilesWhatItTouches(t *testing.T) {
 func TestHoweverItWasMadeItIsTheSame(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
-	e := withProject(t, Options{})
+	hooks := Hooks{Decisions: remember}
+	e := withProject(t, Options{Hooks: hooks})
 	e.env("live")
 	e.env("test")
 	for n := range 300 {
@@ -287,7 +319,7 @@ func TestHoweverItWasMadeItIsTheSame(t *testing.T) {
 		}
 		for _, name := range []string{"live", "test"} {
 			stepwise := e.env(name)
-			fresh := New(Options{})
+			fresh := New(Options{Hooks: hooks})
 			fresh.Attach(e.disk)
 			once, ok := fresh.Environment(project, name)
 			if !ok {
@@ -327,7 +359,7 @@ func randomDocument(r *rand.Rand, n int) (replication.Subject, any) {
 func describe(t *testing.T, e *Environment) string {
 	t.Helper()
 	text := fmt.Sprintf("%s %+v %d bytes\n", e.RevisionText, e.Modules, e.bytes)
-	for _, list := range []any{e.Flags, e.Items, e.Surveys, e.Settings, e.Usage, e.halts} {
+	for _, list := range []any{e.Flags, e.Items, e.Surveys, e.Settings, e.Usage, e.halts, e.Decisions} {
 		b, err := json.Marshal(list)
 		if err != nil {
 			t.Fatal(err)
@@ -407,8 +439,8 @@ func TestRevocationBeatsAConcurrentRead(t *testing.T) {
 
 func TestUpdateBeatsAConcurrentCompilation(t *testing.T) {
 	t.Parallel()
-	e := withProject(t, Options{Bytes: 1}, "a")                     // no room: every read may compile anew
-	e.put(map[replication.Subject]any{flag("a"): flagBody("a", 3)}) // from here on the version is the position
+	e := withProject(t, Options{Bytes: 1, Hooks: Hooks{Decisions: remember}}, "a") // no room: every read may compile anew
+	e.put(map[replication.Subject]any{flag("a"): flagBody("a", 3)})                // from here on the version is the position
 	var reading sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {
@@ -429,8 +461,8 @@ func TestUpdateBeatsAConcurrentCompilation(t *testing.T) {
 				if env.Revision.Normal < last.Normal {
 					t.Errorf("revision fell from %s to %s", last, env.Revision)
 				}
-				if f, _ := env.Flag("a"); f == nil || replication.Position(f.Version) != env.Revision.Normal {
-					t.Errorf("version %v at revision %s", f, env.Revision)
+				if replication.Position(version(env, "a")) != env.Revision.Normal {
+					t.Errorf("version %d at revision %s", version(env, "a"), env.Revision)
 				}
 				last = env.Revision
 			}
@@ -520,7 +552,8 @@ func TestCohortFindsItsMembersAndNobodyElse(t *testing.T) {
 
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t, Options{Bytes: 1 << 20})
+	const room = 512 << 10
+	e := newEdge(t, Options{Bytes: room})
 	e.serve(0)
 	const projects = 300
 	bodies := map[replication.Subject]any{}
@@ -538,7 +571,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if env, ok := e.views.Environment(id, "live"); !ok || len(env.Flags) != 10 {
 			t.Fatalf("project %d: %v", i, ok)
 		}
-		if s := e.views.Stats(); s.Bytes > 1<<20 {
+		if s := e.views.Stats(); s.Bytes > room {
 			t.Fatalf("%d bytes in %d environments", s.Bytes, s.Environments)
 		}
 	}
@@ -637,7 +670,7 @@ func BenchmarkOneFlagOfTenThousand(b *testing.B) {
 	for b.Loop() {
 		n++
 		e.put(map[replication.Subject]any{flag("f5000"): flagBody("f5000", n)})
-		if f, _ := e.env("live").Flag("f5000"); f.Version != n {
+		if f, _ := e.env("live").Flag("f5000"); f.Position != e.at[replication.Normal] {
 			b.Fatal("old")
 		}
 	}

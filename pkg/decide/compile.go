@@ -1,148 +1,65 @@
 package decide
 
 import (
+	"errors"
 	"fmt"
-	"sort"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"skerry/pkg/predicate"
 )
 
-// Entry is one compiled flag or config item. It is immutable.
-type Entry struct {
-	Key       string
-	overrides []override
-	rollout   *rollout // nil: none
-	fallback  int      // index of the default's outcome
-	outcomes  []Outcome
-	size      int
-}
-
-type override struct {
-	when    *predicate.Predicate
-	outcome int
-}
-
-type rollout struct {
-	when   *predicate.Predicate // nil: everybody
-	by     unitKind
-	key    string // of props.<key>
-	salt   salted
-	ranges []outcomeRange // in order, none empty
-}
-
-type outcomeRange struct {
-	start, end uint32
-	outcome    int
-}
-
-type unitKind uint8
-
-const (
-	unitDistinctID unitKind = iota
-	unitAnonID
-	unitProp
-)
-
-// Outcome is one possible answer, rendered. Its bytes are shared: callers copy and never change them.
-type Outcome struct {
-	Reason Reason
-	// Handshake is `"key":{"value":…,"variant":…,"reason":…,"version":…}`; config items have "type" for "variant".
-	Handshake []byte
-	// OpenFeature is the whole answer of a single evaluation and an element of a bulk one.
-	OpenFeature []byte
-}
-
-// Size is about how many bytes the entry holds.
-func (e *Entry) Size() int { return e.size }
-
-// Decide finds the answer for a user.
-func (e *Entry) Decide(c *Context) *Outcome {
-	for i := range e.overrides {
-		if e.overrides[i].when.Eval(c) {
-			return &e.outcomes[e.overrides[i].outcome]
-		}
-	}
-	if e.rollout != nil {
-		if i := e.rollout.outcome(c); i >= 0 {
-			return &e.outcomes[i]
-		}
-	}
-	return &e.outcomes[e.fallback]
-}
-
-func (r *rollout) outcome(c *Context) int {
-	unit := c.unit(r.by, r.key)
-	if len(unit) == 0 || r.when != nil && !r.when.Eval(c) {
-		return -1
-	}
-	bucket := r.salt.bucket(unit)
-	ranges := r.ranges
-	if len(ranges) > 8 {
-		ranges = ranges[sort.Search(len(ranges), func(i int) bool { return bucket < ranges[i].end }):]
-	}
-	for i := range ranges {
-		if bucket < ranges[i].end {
-			if bucket >= ranges[i].start {
-				return ranges[i].outcome
-			}
-			return -1
-		}
-	}
-	return -1
-}
-
 // CompileFlag compiles a flag and the halt that overlays it (nil: not halted). It always gives an entry: when something
 // in the definition cannot be understood, which the write plane prevents, the entry answers the default with reason
-// "error" and err tells why.
+// "error", unless it is halted, and err tells why.
 func CompileFlag(d *FlagDefinition, h *HaltDefinition) (*Entry, error) {
-	k := compiler{entry: &Entry{Key: d.Key}, version: d.Version, flag: true, ruled: d.Rule != nil,
+	k := compiler{entry: &Entry{Key: d.Key, version: d.Version, ruled: d.Rule != nil}, flag: true,
 		values: make(map[string]string, len(d.Variants))}
 	for _, v := range d.Variants {
 		k.values[v.Key] = v.Value
 	}
-	switch {
-	case h != nil:
-		value, variant := d.DefaultValue, d.DefaultVariant
-		if h.Version >= d.Version {
-			k.version, value, variant = h.Version, h.DefaultValue, h.DefaultVariant
-		}
-		k.entry.fallback = k.outcome(ReasonHalted, value, variant)
-	case !d.Enabled:
+	var e *Entry
+	var err error
+	if d.Enabled {
+		e, err = k.rule(d.Rule, d.DefaultValue, d.DefaultVariant)
+	} else {
 		k.entry.fallback = k.outcome(ReasonDisabled, d.DefaultValue, d.DefaultVariant)
-	default:
-		return k.rule(d.Rule, d.DefaultValue, d.DefaultVariant)
+		e = k.done()
 	}
-	return k.done(), nil
+	return e.Halted(h), err
 }
 
 // CompileItem compiles a config item, as CompileFlag does a flag.
 func CompileItem(d *ItemDefinition) (*Entry, error) {
-	k := compiler{entry: &Entry{Key: d.Key}, version: d.Version, kind: d.Type, ruled: d.Rule != nil}
+	k := compiler{entry: &Entry{Key: d.Key, version: d.Version, ruled: d.Rule != nil}, kind: d.Type}
 	return k.rule(d.Rule, d.DefaultValue, "")
 }
 
+// compiler collects the parts of an entry's text until all of them are known.
 type compiler struct {
-	entry   *Entry
-	version int64
-	kind    Type // of a config item
-	flag    bool
-	ruled   bool
-	values  map[string]string // of variants
-	// made holds the outcomes that exist, so that many ranges of one variant share theirs.
-	made map[outcomeKey]int
+	entry  *Entry
+	kind   Type // of a config item
+	flag   bool
+	values map[string]string // of variants
+	// made holds the choices that exist, so that whatever gives the same shares its text.
+	made    map[choice]uint16
+	choices []byte   // text of the choices
+	starts  []uint32 // where the halves of each begin in it
+	code    []byte   // text behind the choices
 }
 
-type outcomeKey struct {
-	reason         Reason
-	value, variant string
-}
+type choice struct{ value, variant string }
+
+// What an entry's numbers can tell apart, less the default, for which there must be room. A rule has at most MaxOverrides
+// and MaxBuckets values; nothing that long is ever stored.
+const (
+	maxChoices = 1<<16 - 2
+	maxText    = 1 << 30
+)
 
 func (k *compiler) rule(r *Rule, value, variant string) (*Entry, error) {
 	if err := k.parts(r); err != nil {
-		failed := compiler{entry: &Entry{Key: k.entry.Key}, version: k.version, kind: k.kind, flag: k.flag, ruled: true}
+		failed := compiler{entry: &Entry{Key: k.entry.Key, version: k.entry.version, ruled: true}, kind: k.kind, flag: k.flag}
 		failed.entry.fallback = failed.outcome(ReasonError, value, variant)
 		return failed.done(), fmt.Errorf("compile the rule of %s: %w", k.entry.Key, err)
 	}
@@ -154,13 +71,16 @@ func (k *compiler) parts(r *Rule) error {
 	if r == nil {
 		return nil
 	}
+	if len(r.Overrides) > 0 {
+		k.entry.overrides = make([]override, 0, len(r.Overrides))
+	}
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
-		when, err := predicate.Parse(o.Predicate)
+		when, err := k.predicate(o.Predicate)
 		if err != nil {
 			return fmt.Errorf("override %d: %w", i, err)
 		}
-		to, err := k.choice(ReasonOverride, o.Value, o.Variant)
+		to, err := k.choice(o.Value, o.Variant)
 		if err != nil {
 			return fmt.Errorf("override %d: %w", i, err)
 		}
@@ -173,18 +93,20 @@ func (k *compiler) parts(r *Rule) error {
 }
 
 func (k *compiler) rolloutOf(r *Rollout) error {
-	out := &rollout{salt: saltHash(r.Salt)}
+	out := &rollout{salt: saltHash(r.Salt), ranges: make([]choiceRange, 0, len(r.Buckets))}
 	if r.Predicate != nil {
-		when, err := predicate.Parse(*r.Predicate)
-		if err != nil {
+		var err error
+		if out.when, err = k.predicate(*r.Predicate); err != nil {
 			return fmt.Errorf("rollout: %w", err)
 		}
-		out.when = when
 	}
 	key, isProp := strings.CutPrefix(r.BucketBy, "props.")
 	switch {
 	case isProp:
-		out.by, out.key = unitProp, key
+		out.by = unitProp
+		out.key.start = uint32(len(k.code))
+		k.code = append(k.code, key...)
+		out.key.end = uint32(len(k.code))
 	case r.BucketBy == "anon_id":
 		out.by = unitAnonID
 	case r.BucketBy != "distinct_id" && r.BucketBy != "":
@@ -192,7 +114,7 @@ func (k *compiler) rolloutOf(r *Rollout) error {
 	}
 	at := 0
 	for i, b := range r.Buckets {
-		to, err := k.choice(ReasonRollout, b.Value, b.Variant)
+		to, err := k.choice(b.Value, b.Variant)
 		if err != nil {
 			return fmt.Errorf("bucket %d: %w", i, err)
 		}
@@ -203,108 +125,131 @@ func (k *compiler) rolloutOf(r *Rollout) error {
 			return fmt.Errorf("bucket %d: %d to %d overlaps or is out of range", i, b.Start, b.End)
 		}
 		at = b.End
-		out.ranges = append(out.ranges, outcomeRange{uint32(b.Start), uint32(b.End), to})
+		out.ranges = append(out.ranges, choiceRange{uint32(b.Start), uint32(b.End), to})
 	}
 	k.entry.rollout = out
 	return nil
 }
 
-func (k *compiler) choice(reason Reason, value, variant *string) (int, error) {
+// predicate gives where the predicate's program stands in code.
+func (k *compiler) predicate(text string) (span, error) {
+	p, err := predicate.Parse(text)
+	if err != nil {
+		return span{}, err
+	}
+	start := len(k.code)
+	k.code = p.AppendProgram(k.code)
+	return span{uint32(start), uint32(len(k.code))}, nil
+}
+
+func (k *compiler) choice(value, variant *string) (uint16, error) {
+	if len(k.starts)/2 > maxChoices || len(k.choices) > maxText {
+		return 0, errors.New("has too many or too long values")
+	}
 	if !k.flag {
 		if value == nil {
-			return 0, fmt.Errorf("has no value")
+			return 0, errors.New("has no value")
 		}
-		return k.outcome(reason, *value, ""), nil
+		return k.render(*value, ""), nil
 	}
 	if variant == nil {
-		return 0, fmt.Errorf("has no variant")
+		return 0, errors.New("has no variant")
 	}
 	text, ok := k.values[*variant]
 	if !ok {
 		return 0, fmt.Errorf("variant %q is unknown", *variant)
 	}
-	return k.outcome(reason, text, *variant), nil
+	return k.render(text, *variant), nil
 }
 
-// outcome renders an answer and gives its index.
-func (k *compiler) outcome(reason Reason, value, variant string) int {
-	key := outcomeKey{reason, value, variant}
-	if i, ok := k.made[key]; ok {
+// outcome renders the default's answer.
+func (k *compiler) outcome(reason Reason, value, variant string) Outcome {
+	if reason == ReasonError {
+		if text, err := compactJSON(value); err == nil {
+			value = text
+		}
+	}
+	return Outcome{k.render(value, variant), reason}
+}
+
+// render renders a choice and gives its index.
+func (k *compiler) render(value, variant string) uint16 {
+	of := choice{value, variant}
+	if i, ok := k.made[of]; ok {
 		return i
 	}
-	if text, err := compactJSON(value); err != nil {
+	if _, err := compactJSON(value); err != nil {
 		value = "null" // unreadable text would spoil the whole answer that it is pasted into
-	} else if reason == ReasonError {
-		value = text
 	}
-	o := Outcome{Reason: reason}
-	o.Handshake = k.handshake(reason, value, variant)
-	o.OpenFeature = k.openFeature(reason, value, variant)
+	i := len(k.starts) / 2
+	k.starts = append(k.starts, uint32(len(k.choices)))
+	k.handshake(value, variant)
+	k.starts = append(k.starts, uint32(len(k.choices)))
+	k.openFeature(value, variant)
 	if k.made == nil {
-		k.made = map[outcomeKey]int{}
+		k.made = map[choice]uint16{}
 	}
-	i := len(k.entry.outcomes)
-	k.made[key] = i
-	k.entry.outcomes = append(k.entry.outcomes, o)
-	return i
+	k.made[of] = uint16(i)
+	return uint16(i)
 }
 
-func (k *compiler) handshake(reason Reason, value, variant string) []byte {
-	b := make([]byte, 0, len(k.entry.Key)+len(value)+len(variant)+80)
-	b = append(appendString(b, k.entry.Key), `:{"value":`...)
+func (k *compiler) handshake(value, variant string) {
+	b := append(appendString(k.choices, k.entry.Key), `:{"value":`...)
 	b = append(b, value...)
 	if k.flag {
 		b = appendString(append(b, `,"variant":`...), variant)
 	} else {
 		b = appendString(append(b, `,"type":`...), string(k.kind))
 	}
-	b = appendString(append(b, `,"reason":`...), reason.String())
-	b = strconv.AppendInt(append(b, `,"version":`...), k.version, 10)
-	return append(b, '}')
+	k.choices = append(b, `,"reason":"`...)
 }
 
-func (k *compiler) openFeature(reason Reason, value, variant string) []byte {
-	b := make([]byte, 0, len(k.entry.Key)+len(value)+len(variant)+96)
-	b = appendString(append(b, `{"key":`...), k.entry.Key)
-	if reason == ReasonError {
-		return append(b, `,"errorCode":"GENERAL","errorDetails":"the stored definition cannot be evaluated"}`...)
-	}
-	b = appendString(append(b, `,"reason":`...), reason.openFeature(k.ruled))
+func (k *compiler) openFeature(value, variant string) {
+	b := append(k.choices, '"')
 	if variant != "" {
 		b = appendString(append(b, `,"variant":`...), variant)
 	}
 	b = append(append(b, `,"value":`...), value...)
-	b = strconv.AppendInt(append(b, `,"metadata":{"version":`...), k.version, 10)
-	if reason == ReasonHalted {
-		b = append(b, `,"halted":true`...)
-	}
-	return append(b, "}}"...)
+	b = strconv.AppendInt(append(b, `,"metadata":{"version":`...), k.entry.version, 10)
+	k.choices = append(b, "}}"...)
 }
 
-// done reckons the size.
+// done puts the text together and moves everything that stands in it to its place.
 func (k *compiler) done() *Entry {
 	e := k.entry
-	e.size = int(unsafe.Sizeof(*e)) + len(e.Key)
-	for i := range e.outcomes {
-		e.size += int(unsafe.Sizeof(e.outcomes[i])) + cap(e.outcomes[i].Handshake) + cap(e.outcomes[i].OpenFeature)
+	b := make([]byte, 0, 2*len(e.Key)+len(k.choices)+len(k.code)+64)
+	b = append(b, e.Key...)
+	b = strconv.AppendInt(append(b, `","version":`...), e.version, 10)
+	b = append(b, '}')
+	e.opening = uint32(len(b))
+	b = append(appendString(append(b, `{"key":`...), e.Key), `,"reason":"`...)
+	e.choices = make([]uint32, 0, len(k.starts)+1)
+	for _, start := range k.starts {
+		e.choices = append(e.choices, uint32(len(b))+start)
+	}
+	b = append(b, k.choices...)
+	code := uint32(len(b))
+	e.choices = append(e.choices, code)
+	b = append(b, k.code...)
+	if short := step - 1 - len(k.code); short > 0 {
+		b = append(b, make([]byte, short)...)
 	}
 	for i := range e.overrides {
-		e.size += int(unsafe.Sizeof(e.overrides[i])) + predicateSize(e.overrides[i].when)
+		e.overrides[i].when.move(code)
 	}
 	if e.rollout != nil {
-		e.size += int(unsafe.Sizeof(*e.rollout)) + predicateSize(e.rollout.when)
-		e.size += len(e.rollout.ranges) * int(unsafe.Sizeof(outcomeRange{}))
+		e.rollout.when.move(code)
+		e.rollout.key.move(code)
 	}
+	e.text = string(b)
+	e.Key = e.text[:len(e.Key)]
 	return e
 }
 
-func predicateSize(p *predicate.Predicate) int {
-	if p == nil {
-		return 0
+// move shifts a span that is not empty.
+func (s *span) move(by uint32) {
+	if s.end > 0 {
+		s.start += by
+		s.end += by
 	}
-	n := 0
-	for node := range p.Nodes() {
-		n += int(unsafe.Sizeof(*node)) + len(node.Name) + len(node.Value)
-	}
-	return n
 }

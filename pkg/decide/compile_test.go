@@ -94,8 +94,8 @@ func checkDecision(t *testing.T, e *Entry, cohorts *CohortSet, d decisionVector,
 		t.Fatal(err)
 	}
 	handshake := fmt.Sprintf(`"%s":{"value":%s,%s,"reason":"%s","version":%d}`, e.Key, value, kind, d.Reason, version)
-	if string(got.Handshake) != handshake {
-		t.Errorf("%s for %s:\n%s, want\n%s", e.Key, d.Context, got.Handshake, handshake)
+	if string(e.AppendHandshake(nil, got)) != handshake {
+		t.Errorf("%s for %s:\n%s, want\n%s", e.Key, d.Context, e.AppendHandshake(nil, got), handshake)
 	}
 	halted := ""
 	if d.Halted {
@@ -108,8 +108,8 @@ func checkDecision(t *testing.T, e *Entry, cohorts *CohortSet, d decisionVector,
 	case d.Variant == nil:
 		open = strings.Replace(open, kind+",", "", 1)
 	}
-	if string(got.OpenFeature) != open {
-		t.Errorf("%s for %s:\n%s, want\n%s", e.Key, d.Context, got.OpenFeature, open)
+	if string(e.AppendOpenFeature(nil, got)) != open {
+		t.Errorf("%s for %s:\n%s, want\n%s", e.Key, d.Context, e.AppendOpenFeature(nil, got), open)
 	}
 }
 
@@ -129,13 +129,13 @@ func TestDefinitionsNobodyCanMakeStillGiveTheDefault(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		var c Context
-		if got := e.Decide(&c); got.Reason != ReasonError || !strings.Contains(string(got.Handshake), `"value":false,"variant":"off","reason":"error"`) {
-			t.Errorf("%s: %s", name, got.Handshake)
+		if got := e.Decide(&c); got.Reason != ReasonError || !strings.Contains(string(e.AppendHandshake(nil, got)), `"value":false,"variant":"off","reason":"error"`) {
+			t.Errorf("%s: %s", name, e.AppendHandshake(nil, got))
 		}
 	}
 	e, _ := CompileItem(&ItemDefinition{Key: "k", Type: Int, DefaultValue: `1}, "x": {`})
-	if got := e.Decide(&Context{}); !json.Valid([]byte("{" + string(got.Handshake) + "}")) {
-		t.Errorf("an unreadable value spoils the answer: %s", got.Handshake)
+	if got := e.Decide(&Context{}); !json.Valid([]byte("{" + string(e.AppendHandshake(nil, got)) + "}")) {
+		t.Errorf("an unreadable value spoils the answer: %s", e.AppendHandshake(nil, got))
 	}
 }
 
@@ -153,7 +153,7 @@ func population(t *testing.T, r *Rule) []string {
 		c.Reset()
 		_ = c.SetDistinctID(fmt.Appendf(nil, "user-%d", i))
 		for _, v := range []string{"a", "b", "c"} {
-			if strings.Contains(string(e.Decide(&c).Handshake), `"variant":"`+v+`"`) {
+			if strings.Contains(string(e.AppendHandshake(nil, e.Decide(&c))), `"variant":"`+v+`"`) {
 				out[i] = v
 			}
 		}
@@ -244,7 +244,7 @@ func decideAll(c *Context, dst []byte, flags []*Entry) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, e.Decide(c).Handshake...)
+		dst = e.AppendHandshake(dst, e.Decide(c))
 	}
 	return dst
 }

@@ -2,8 +2,8 @@
 // with reasons out. See supplement §4.
 //
 // A definition (FlagDefinition, ItemDefinition) is what the write plane keeps and sends to the edges.
-// Compile turns it into an Entry: immutable, with every possible answer rendered beforehand, so that deciding is a few
-// comparisons, one hash and one copy, without allocation. A Context is reused from request to request.
+// Compile turns it into an Entry: immutable and small, with every possible choice rendered beforehand, so that deciding is
+// a few comparisons, one hash and a copy of three pieces, without allocation. A Context is reused from request to request.
 //
 // The order of a decision: halted or disabled gives the default; then the overrides in order; then the rollout; then the
 // default. The bucket of a unit is
@@ -32,42 +32,20 @@ const (
 	ReasonError
 )
 
-// String is the reason as the handshake writes it.
-func (r Reason) String() string {
-	switch r {
-	case ReasonDefault:
-		return "default"
-	case ReasonOverride:
-		return "override"
-	case ReasonRollout:
-		return "rollout"
-	case ReasonDisabled:
-		return "disabled"
-	case ReasonHalted:
-		return "halted"
-	}
-	return "error"
+var reasons = [...]padded{
+	ReasonDefault: pad("default"), ReasonOverride: pad("override"), ReasonRollout: pad("rollout"),
+	ReasonDisabled: pad("disabled"), ReasonHalted: pad("halted"), ReasonError: pad("error"),
 }
 
-// openFeature is the reason in the words of the OpenFeature Remote Evaluation Protocol. Without a rule there is nothing
-// to target, hence STATIC; a halted flag is pinned, hence STATIC too.
-func (r Reason) openFeature(ruled bool) string {
-	switch r {
-	case ReasonDefault:
-		if ruled {
-			return "DEFAULT"
-		}
-		return "STATIC"
-	case ReasonOverride:
-		return "TARGETING_MATCH"
-	case ReasonRollout:
-		return "SPLIT"
-	case ReasonDisabled:
-		return "DISABLED"
-	case ReasonHalted:
-		return "STATIC"
-	}
-	return "ERROR"
+// String is the reason as the handshake writes it.
+func (r Reason) String() string { return reasons[r].text[:reasons[r].size] }
+
+// openReasons are the reasons in the words of the OpenFeature Remote Evaluation Protocol; the first is for the default of
+// a flag without a rule. Without a rule there is nothing to target, hence STATIC; a halted flag is pinned, hence STATIC
+// too.
+var openReasons = [...]padded{
+	0: pad("STATIC"), ReasonDefault: pad("DEFAULT"), ReasonOverride: pad("TARGETING_MATCH"), ReasonRollout: pad("SPLIT"),
+	ReasonDisabled: pad("DISABLED"), ReasonHalted: pad("STATIC"), ReasonError: pad("ERROR"),
 }
 
 // FlagDefinition is the body of a flag's document.

@@ -66,6 +66,9 @@ func TestEachFormMatchesWhatTheSpecificationSays(t *testing.T) {
 		if got := p.Eval(ada); got != want {
 			t.Errorf("%s is %v, want %v", text, got, want)
 		}
+		if got := EvalProgram(string(p.AppendProgram(nil)), ada); got != want {
+			t.Errorf("the program of %s is %v, want %v", text, got, want)
+		}
 	}
 }
 
@@ -233,7 +236,15 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		p.Eval(user{})
+		program := string(p.AppendProgram(nil))
+		if len(program) > len(text) {
+			t.Fatalf("%q: its program is longer", text)
+		}
+		for _, u := range []user{{}, {session: 3, props: map[string]string{"k": "v"}, cohorts: []string{"a"}, events: []string{"b"}, screens: []string{"c"}}} {
+			if p.Eval(u) != EvalProgram(program, u) {
+				t.Fatalf("%q: its program says otherwise of %+v", text, u)
+			}
+		}
 		printed := p.String()
 		again, err := Parse(printed)
 		if err != nil {
