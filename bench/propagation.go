@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -46,15 +47,16 @@ func propagation(ctx context.Context, b *bench) error {
 	}
 	handshake := load.Render("GET", "/api/v1/handshake?distinct_id=user-1", edges[0].Address, map[string]string{"X-Api-Key": project.Key}, nil)
 	list := load.Render("GET", "/api/pulse/surveys", edges[0].Address, map[string]string{"X-Api-Key": project.Key}, nil)
-	changes := []change{
-		{
-			name: "halt → every edge", target: 50_000, poll: handshake,
-			make: func(round int) ([]byte, error) {
-				return []byte(`"reason":"halted"`), b.stage.Halt(ctx, project, "flag-000", fmt.Sprintf("round %d", round))
-			},
-			undo: func() error { return b.stage.Resume(ctx, project, "flag-000") },
-			gone: []byte(`"reason":"halted"`),
+	halt := change{
+		name: "halt → every edge", target: 50_000, poll: handshake,
+		make: func(round int) ([]byte, error) {
+			return []byte(`"reason":"halted"`), b.stage.Halt(ctx, project, "flag-000", fmt.Sprintf("round %d", round))
 		},
+		undo: func() error { return b.stage.Resume(ctx, project, "flag-000") },
+		gone: []byte(`"reason":"halted"`),
+	}
+	changes := []change{
+		halt,
 		{
 			name: "rollback → every edge", poll: handshake,
 			make: func(round int) ([]byte, error) {
@@ -75,6 +77,16 @@ func propagation(ctx context.Context, b *bench) error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
+	background, err := b.startHalfLoad(ctx, edges, project)
+	if err != nil {
+		return err
+	}
+	halt.name, halt.target = halt.name+", at half load", 250_000
+	halt.note = fmt.Sprintf("; meanwhile half of what the edges can answer: %.0f handshakes/s", background.perSecond)
+	err = b.spread(ctx, halt, edges)
+	if err := errors.Join(err, background.end(edges)); err != nil {
+		return fmt.Errorf("%s: %w", halt.name, err)
+	}
 	return nil
 }
 
@@ -86,6 +98,7 @@ type change struct {
 	undo   func() error
 	gone   []byte // what an edge must not show before the next round
 	poll   []byte // the read
+	note   string // beside the figure
 }
 
 const (
@@ -124,7 +137,7 @@ func (b *bench) spread(ctx context.Context, c change, edges []*stage.Edge) error
 	}
 	f := report.Figure{Scenario: "propagation", Name: c.name + ", p99", Unit: "µs", Values: []float64{float64(slowest.ValueAtQuantile(99)) / 1e3}, LowerIsBetter: true,
 		Target: c.target, Latency: report.Quantiles(slowest),
-		Note: fmt.Sprintf("%d edges, %d rounds, slowest edge each; p50 %.0f µs; from the answer to the change, polled every %s", len(edges), rounds, report.Median(micros), spreadPoll)}
+		Note: fmt.Sprintf("%d edges, %d rounds, slowest edge each; p50 %.0f µs; from the answer to the change, polled every %s%s", len(edges), rounds, report.Median(micros), spreadPoll, c.note)}
 	b.add(f)
 	return nil
 }

@@ -176,7 +176,7 @@ func once(ctx context.Context, config Config, seed uint64) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.hold()
+	before, err := c.restful(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func Rehearse(ctx context.Context, config Rehearsal) error {
 		return err
 	}
 	defer r.front.close()
-	before, err := c.hold()
+	before, err := c.restful(ctx)
 	if err != nil {
 		return err
 	}
