@@ -44,7 +44,7 @@ func TestTheGoClientReadsFlags(t *testing.T) {
 		`{"flag":"retries","value":10,"reason":"STATIC"}`,
 		`{"flag":"layout","value":{"columns":[1,2]},"variant":"default","reason":"STATIC"}`,
 		`{"flag":"halted","value":false,"variant":"off","reason":"STATIC","halted":true}`,
-		`{"flag":"disabled","value":true,"reason":"DISABLED"}`, // the caller's own value
+		`{"flag":"disabled","value":true,"variant":"off","reason":"DISABLED"}`, // the caller's own value
 		`{"flag":"absent","value":true,"reason":"ERROR","error":"FLAG_NOT_FOUND"}`,
 		`{"flag":"checkout","value":true,"reason":"ERROR","error":"TARGETING_KEY_MISSING"}`,
 	}
