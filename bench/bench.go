@@ -259,13 +259,13 @@ func (b *bench) measure(ctx context.Context, p pair) error {
 			return err
 		}
 		if !own.OnlyStatus(p.status) {
-			f.Invalid = fmt.Sprintf("answers %v, %d without one (%s); want only %d", own.Statuses, own.Errors, own.Error, p.status)
+			f.Invalid = fmt.Sprintf("%s; want only %d", own.Answers(), p.status)
 		} else if min(bareBusy, ownBusy) < least {
 			f.Invalid = fmt.Sprintf("the server's core was %.0f%% busy, the yardstick's %.0f%%; a pair counts from %.0f%%", 100*ownBusy, 100*bareBusy, 100*least)
 		}
 		value, yard := own.Throughput()*float64(p.times), bare.Throughput()*float64(p.times)
-		f.Values, f.Baseline = append(f.Values, value), append(f.Baseline, yard)
-		f.Ratios, f.Busy = append(f.Ratios, value/yard), append(f.Busy, ownBusy)
+		f.AddPair(value, yard)
+		f.Busy = append(f.Busy, ownBusy)
 		f.Latency, f.PerSecond = report.Quantiles(own.Latency), own.PerSec[:len(own.PerSec)-1]
 		if err := peer.measure(ctx, b, p, yard); err != nil {
 			return err

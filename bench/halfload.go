@@ -56,7 +56,7 @@ func (b *bench) startHalfLoad(ctx context.Context, edges []*stage.Edge, project 
 			case err != nil:
 				h.faults[i] = err
 			case !result.OnlyStatus(200):
-				h.faults[i] = fmt.Errorf("answers %v, %d without one (%s); want only 200", result.Statuses, result.Errors, result.Error)
+				h.faults[i] = fmt.Errorf("%s; want only 200", result.Answers())
 			}
 		}
 	})

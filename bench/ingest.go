@@ -90,7 +90,7 @@ func drain(ctx context.Context, b *bench) error {
 			return err
 		}
 		if !result.OnlyStatus(200) {
-			stored.Invalid = fmt.Sprintf("answers %v, %d without one (%s)", result.Statuses, result.Errors, result.Error)
+			stored.Invalid = result.Answers()
 		}
 		total += result.Requests * batchSize
 		wait, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -100,7 +100,7 @@ func drain(ctx context.Context, b *bench) error {
 			return err
 		}
 		rate := float64(result.Requests*batchSize) / time.Since(began).Seconds()
-		stored.Values, stored.Baseline, stored.Ratios = append(stored.Values, rate), append(stored.Baseline, plain), append(stored.Ratios, rate/plain)
+		stored.AddPair(rate, plain)
 	}
 	b.add(stored)
 	return nil
@@ -131,7 +131,7 @@ func burst(ctx context.Context, b *bench) error {
 			return err
 		}
 		if !result.OnlyStatus(200) {
-			return fmt.Errorf("answers %v, %d without one (%s) after %d events", result.Statuses, result.Errors, result.Error, sent)
+			return fmt.Errorf("%s after %d events", result.Answers(), sent)
 		}
 		sent += result.Requests * batchSize
 		memory, err := edge.Memory()
@@ -203,7 +203,7 @@ func (b *bench) rates(ctx context.Context, f report.Figure, address string, requ
 			return err
 		}
 		if !result.OnlyStatus(status) {
-			f.Invalid = fmt.Sprintf("answers %v, %d without one (%s); want only %d", result.Statuses, result.Errors, result.Error, status)
+			f.Invalid = fmt.Sprintf("%s; want only %d", result.Answers(), status)
 		}
 		f.Values = append(f.Values, result.Throughput())
 		f.Latency, f.PerSecond = report.Quantiles(result.Latency), result.PerSec[:len(result.PerSec)-1]

@@ -158,13 +158,12 @@ func (n *peer) measure(ctx context.Context, b *bench, p pair, yard float64) erro
 	}
 	f := &n.figure
 	if !result.OnlyStatus(p.status) {
-		f.Invalid = fmt.Sprintf("answers %v, %d without one (%s); want only %d", result.Statuses, result.Errors, result.Error, p.status)
+		f.Invalid = fmt.Sprintf("%s; want only %d", result.Answers(), p.status)
 	} else if busy < least {
 		f.Invalid = fmt.Sprintf("nginx's core was %.0f%% busy; a pair counts from %.0f%%", 100*busy, 100*least)
 	}
-	value := result.Throughput()
-	f.Values, f.Baseline = append(f.Values, value), append(f.Baseline, yard)
-	f.Ratios, f.Busy = append(f.Ratios, value/yard), append(f.Busy, busy)
+	f.AddPair(result.Throughput(), yard)
+	f.Busy = append(f.Busy, busy)
 	f.Latency = report.Quantiles(result.Latency)
 	return nil
 }

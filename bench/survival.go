@@ -103,7 +103,7 @@ func memory(ctx context.Context, b *bench) error {
 	f := report.Figure{Scenario: "memory", Name: "edge, 1,000 projects × 100 flags, under reads", Unit: "MB", Values: []float64{float64(resident) / (1 << 20)},
 		LowerIsBetter: true, Target: 256, Latency: report.Quantiles(result.Latency), Note: fmt.Sprintf("%.0f handshakes/s over all projects meanwhile", result.Throughput())}
 	if !result.OnlyStatus(200) {
-		f.Invalid = fmt.Sprintf("answers %v, %d without one (%s)", result.Statuses, result.Errors, result.Error)
+		f.Invalid = result.Answers()
 	}
 	b.add(f)
 	return nil
@@ -161,7 +161,7 @@ func mixed(ctx context.Context, b *bench) error {
 				figures[i] = report.Figure{Scenario: "mixed", Name: s.name, Unit: "requests/s", Values: []float64{result.Throughput()},
 					Latency: report.Quantiles(result.Latency), PerSecond: result.PerSec[:len(result.PerSec)-1]}
 				if !result.OnlyStatus(s.status) {
-					figures[i].Invalid = fmt.Sprintf("answers %v, %d without one (%s)", result.Statuses, result.Errors, result.Error)
+					figures[i].Invalid = result.Answers()
 				}
 			}
 			results <- err

@@ -1,11 +1,9 @@
 package writeplane
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -24,6 +22,7 @@ import (
 	"skerry/writeplane/commit"
 	"skerry/writeplane/flags"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/remoteconfig"
 	"skerry/writeplane/webhooks"
 	"skerry/writeplane/webhooks/target"
@@ -65,7 +64,7 @@ type mutations struct {
 	api    *httptest.Server
 	client *http.Client
 	single *pgxpool.Conn
-	trips  atomic.Int64
+	trips  *atomic.Int64
 	made   atomic.Int64
 }
 
@@ -85,10 +84,7 @@ func newMutations(b *testing.B) *mutations {
 	b.Cleanup(db.Close)
 	m := &mutations{b: b}
 	config := db.App.Config()
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		return &countedConn{Conn: conn, trips: &m.trips}, err
-	}
+	m.trips = dbtest.CountTrips(config)
 	pool, err := pgxpool.NewWithConfig(b.Context(), config)
 	if err != nil {
 		b.Fatal(err)
@@ -229,24 +225,4 @@ func (m *mutations) measure(b *testing.B, paths []string, body string) {
 	b.ReportMetric(float64(trips)/float64(rounds*alone), "round-trips")
 	b.ReportMetric(changes, "mutations/s")
 	b.ReportMetric(changes/singles, "ratio")
-}
-
-// countedConn counts how often something was sent and then waited for.
-type countedConn struct {
-	net.Conn
-	trips *atomic.Int64
-	asked atomic.Bool
-}
-
-func (c *countedConn) Write(p []byte) (int, error) {
-	c.asked.Store(true)
-	return c.Conn.Write(p)
-}
-
-func (c *countedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 && c.asked.Swap(false) {
-		c.trips.Add(1)
-	}
-	return n, err
 }

@@ -58,6 +58,11 @@ func (r *Result) OnlyStatus(status int) bool {
 	return r.Errors == 0 && len(r.Statuses) == 1 && r.Statuses[status] == r.Requests && r.Requests > 0
 }
 
+// Answers tells what came back, for saying that it was not what was wanted.
+func (r *Result) Answers() string {
+	return fmt.Sprintf("answers %v, %d without one (%s)", r.Statuses, r.Errors, r.Error)
+}
+
 const (
 	lowest    = int64(time.Microsecond)
 	highest   = int64(time.Minute)

@@ -59,6 +59,11 @@ type Figure struct {
 	Note          string     `json:"note,omitempty"`
 }
 
+// AddPair adds one repetition with the yardstick measured beside it.
+func (f *Figure) AddPair(value, baseline float64) {
+	f.Values, f.Baseline, f.Ratios = append(f.Values, value), append(f.Baseline, baseline), append(f.Ratios, value/baseline)
+}
+
 // Series is how a figure went over time.
 type Series struct {
 	Unit   string    `json:"unit"`

@@ -196,7 +196,7 @@ func window(ctx context.Context, edge *stage.Edge, streams []*stream, config Con
 			if err == nil {
 				s.p99 = append(s.p99, float64(result.Latency.ValueAtQuantile(99))/1e6)
 				if !result.OnlyStatus(s.status) {
-					s.bad = append(s.bad, fmt.Sprintf("answers %v, %d without one (%s)", result.Statuses, result.Errors, result.Error))
+					s.bad = append(s.bad, result.Answers())
 				}
 			}
 			faults <- err

@@ -1,9 +1,7 @@
 package postgres_test
 
 import (
-	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 	"skerry/pkg/pgserver/pgtest"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // counted is a pool of one connection that counts how often an answer was awaited.
@@ -23,12 +22,8 @@ func counted(t *testing.T) (*pgxpool.Pool, *atomic.Int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trips := new(atomic.Int64)
+	trips := dbtest.CountTrips(config)
 	config.MaxConns = 1
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		return &countedConn{Conn: conn, trips: trips}, err
-	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -38,25 +33,6 @@ func counted(t *testing.T) (*pgxpool.Pool, *atomic.Int64) {
 		t.Fatal(err)
 	}
 	return pool, trips
-}
-
-type countedConn struct {
-	net.Conn
-	trips *atomic.Int64
-	asked atomic.Bool
-}
-
-func (c *countedConn) Write(p []byte) (int, error) {
-	c.asked.Store(true)
-	return c.Conn.Write(p)
-}
-
-func (c *countedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 && c.asked.Swap(false) {
-		c.trips.Add(1)
-	}
-	return n, err
 }
 
 func notes(t *testing.T, pool *pgxpool.Pool) string {
