@@ -1,5 +1,6 @@
 // Package s3test runs a real S3 server for tests. The server is a module of its own
-// in testdata, so that nothing of it enters the program's go.mod.
+// in testdata, so that nothing of it enters the program's go.mod. Where the module
+// registry does not have it, SKERRY_TEST_VERSITYGW may name a binary of it.
 package s3test
 
 import (
@@ -30,6 +31,9 @@ var errNotInRegistry = errors.New("the module registry does not have the S3 serv
 // build builds the server once per process; Go's
 // build cache makes that quick from the second time on.
 var build = sync.OnceValues(func() (string, error) {
+	if built := os.Getenv("SKERRY_TEST_VERSITYGW"); built != "" {
+		return built, nil
+	}
 	folder, err := os.MkdirTemp("", "s3server")
 	if err != nil {
 		return "", err
