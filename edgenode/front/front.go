@@ -2,7 +2,7 @@
 //
 // It promises: nobody holds a connection by sending or reading slowly, beyond a generous rate; a request body that a
 // handler has not read to its end is never taken for the next request, and its sender still gets the answer; what the
-// server itself refuses is answered in JSON. It does not route.
+// server itself refuses is answered in JSON, with an id. It does not route.
 package front
 
 import (
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"skerry/pkg/serve"
 )
 
 // Limits bound what a client may cost. Zero values mean the defaults.
@@ -211,10 +213,12 @@ func Body(ctx *fasthttp.RequestCtx, dst []byte, limit int) ([]byte, error) {
 	}
 }
 
-// refuse answers what the server itself cannot take for a request.
+// refuse answers what the server itself cannot take for a request. It is answered before anything else sees it, so the
+// id that every answer has is given here: the caller's if the header was read as far as that.
 func refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	linger(ctx)
+	ctx.Response.Header.Set("X-Request-Id", serve.RequestID(string(ctx.Request.Header.Peek("X-Request-Id"))))
 	ctx.Response.Header.SetContentType("application/json")
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error

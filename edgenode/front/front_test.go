@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -109,23 +110,30 @@ func TestRequestsThatCannotBeTrustedAreRefused(t *testing.T) {
 		request string
 		status  string
 	}{
-		"length said two ways": {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-		"and the other way":    {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", "400"},
-		"two lengths":          {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "400"},
-		"length with a sign":   {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde", "400"},
-		"strange coding":       {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "400"},
-		"coding twice":         {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-		"two hosts":            {"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
-		"no request at all":    {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
-		"header too large":     {"GET / HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 20_000) + "\r\n\r\n", "431"},
+		"with an id of its own": {"POST / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"length said two ways":  {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"and the other way":     {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", "400"},
+		"two lengths":           {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "400"},
+		"length with a sign":    {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde", "400"},
+		"strange coding":        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "400"},
+		"coding twice":          {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"two hosts":             {"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
+		"no request at all":     {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
+		"header too large":      {"GET / HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 20_000) + "\r\n\r\n", "431"},
 	} {
 		served.Store(0)
 		got := talk(t, address, c.request)
-		if !strings.HasPrefix(got, "HTTP/1.1 "+c.status+" ") || !strings.Contains(got, `{"error":"`) || served.Load() != 0 {
+		if strings.Contains(c.request, "mine") && !strings.Contains(got, "\r\nX-Request-Id: mine\r\n") {
+			t.Errorf("%s: another id than the caller's: %q", name, got)
+		}
+		if !strings.HasPrefix(got, "HTTP/1.1 "+c.status+" ") || !strings.Contains(got, `{"error":"`) || !requestID.MatchString(got) || served.Load() != 0 {
 			t.Errorf("%s: %d served, answer %q", name, served.Load(), got)
 		}
 	}
 }
+
+// requestID is in every answer, also to what is no request: the caller's own or a UUID.
+var requestID = regexp.MustCompile(`\r\nX-Request-Id: (mine|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\r\n`)
 
 func TestBodyReadsWhatItMay(t *testing.T) {
 	t.Parallel()

@@ -179,6 +179,22 @@ func (s signer) sign(t testing.TB, method jwt.SigningMethod, key any, kid string
 	return text
 }
 
+// critical signs a token that may be accepted only by who understands the header member.
+func (s signer) critical(t testing.TB, member string) string {
+	t.Helper()
+	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, s.claims)
+	token.Header["kid"] = s.kid
+	token.Header["crit"] = []string{member}
+	if strings.HasPrefix(member, "https:") {
+		token.Header[member] = true
+	}
+	text, err := token.SignedString(s.private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func TestTokenTricksAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
@@ -214,6 +230,8 @@ func TestTokenTricksAreRefused(t *testing.T) {
 			c["jti"], c["sub"] = p.founding.Members["viewer"].TokenID, p.founding.Members["viewer"].ID
 		}),
 		"another organization":             s.sign(t, eddsa, s.private, s.kid, func(c jwt.MapClaims) { c["org"] = p.founding.ProjectID }),
+		"a critical header member":         s.critical(t, "https://example.com/only-on-weekdays"),
+		"a critical member that is absent": s.critical(t, "exp"),
 		"owner's claims, viewer's sign":    strings.Join([]string{good[0], owner[1], good[2]}, "."),
 		"no signature":                     owner[0] + "." + owner[1] + ".",
 		"two parts":                        owner[0] + "." + owner[1],

@@ -171,6 +171,11 @@ func (t *tokens) mint(g Grant) (string, error) {
 func (t *tokens) parse(text string) (claims, error) {
 	var c claims
 	_, err := t.parser.ParseWithClaims(text, &c, func(token *jwt.Token) (any, error) {
+		// Whoever does not know a critical member must not accept the token (RFC 7515,
+		// section 4.1.11); we know none, and the parser passes over the list.
+		if _, critical := token.Header["crit"]; critical {
+			return nil, errors.New("critical header members are not understood")
+		}
 		kid, _ := token.Header["kid"].(string)
 		public, known := t.verify[kid]
 		if !known {
