@@ -344,6 +344,41 @@ func TestMembersAndTheirRoles(t *testing.T) {
 	}
 }
 
+// Every change of an owner concerns all owners, whose rows it holds. None of those that meet may end in a deadlock, and
+// one owner is left whatever they meant to do.
+func TestOwnersWhoChangeEachOtherAtOnce(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	owners := []string{"/api/v1/members/" + m.founding.Members["owner"].ID}
+	for i := range 3 {
+		made := m.must(t, 201, "owner", "POST", "/api/v1/members", fmt.Sprintf(`{"email":"o%d@example.com","role":"owner","project_ids":[]}`, i))
+		owners = append(owners, "/api/v1/members/"+member(made, "member", "id").(string))
+	}
+	for round := range 8 {
+		var wg sync.WaitGroup
+		for i, path := range owners {
+			wg.Go(func() {
+				method, body := "PATCH", `{"role":"org_admin"}`
+				if i == 3 && round == 7 {
+					method, body = "DELETE", ""
+				}
+				// 200; 409 for the last; 403 or 401 for whose own role was lowered meanwhile.
+				if got := call(t, m.server, method, path, body, bearer(m.tokens["owner"])...); got.status >= 500 {
+					t.Errorf("%s %s: %d %s", method, path, got.status, got.body)
+				}
+			})
+		}
+		wg.Wait()
+		var left int
+		if err := m.db.App.QueryRow(t.Context(), `SELECT count(*) FROM members WHERE role = 'owner' AND removed_at IS NULL`).Scan(&left); err != nil || left < 1 {
+			t.Fatalf("%d owners are left, %v", left, err)
+		}
+		if _, err := m.db.App.Exec(t.Context(), `UPDATE members SET role = 'owner' WHERE email LIKE 'o%'`); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestRemovedMembersAndRevokedTokensAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

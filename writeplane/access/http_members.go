@@ -116,14 +116,11 @@ func (m *Module) RemoveMember(w http.ResponseWriter, r *http.Request, c *Call) e
 // lockMember is the member in the path, locked: of the caller's organization, not
 // above the caller, and as If-Match wants it.
 func (m *Module) lockMember(r *http.Request, tx *commit.Tx, c *Call) (memberRow, error) {
-	row, err := one(r.Context(), tx, memberSQL+"id = $1 FOR NO KEY UPDATE", r.PathValue("id"), scanMember)
+	row, err := lockMember(r.Context(), tx, c.Caller.OrganizationID, r.PathValue("id"))
 	if err != nil {
 		return row, err
 	}
-	switch {
-	case row.OrganizationID != c.Caller.OrganizationID:
-		return row, ErrNotFound
-	case row.role() > c.Caller.Role:
+	if row.role() > c.Caller.Role {
 		return row, ErrDenied
 	}
 	return row, reply.IfMatch(r, row.view())

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"skerry/pkg/id"
 	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/problem"
@@ -111,15 +112,35 @@ func removeMember(ctx context.Context, tx *commit.Tx, m memberRow) error {
 	return nil
 }
 
-// keepAnOwner fails when m is the only owner. All owners' rows are locked, so that
-// two owners cannot remove each other at once.
-func keepAnOwner(ctx context.Context, tx *commit.Tx, m memberRow) error {
-	owners, err := postgres.All(ctx, tx, "read owners", pgx.RowTo[string], `
-		SELECT id FROM members WHERE organization_id = $1 AND role = 'owner' AND removed_at IS NULL ORDER BY id FOR NO KEY UPDATE`, m.OrganizationID)
-	if err != nil {
-		return err
+// lockMember is the organization's member of that id, locked, and with it every owner:
+// whoever takes an owner away holds that owner's row, so that the others wait and two
+// owners cannot remove each other at once. All are locked by one statement in the order
+// of their ids, lest two such changes wait for each other.
+func lockMember(ctx context.Context, tx *commit.Tx, organizationID, memberID string) (memberRow, error) {
+	if !id.Valid(memberID) {
+		return memberRow{}, ErrNotFound
 	}
-	if len(owners) < 2 {
+	rows, err := postgres.All(ctx, tx, "lock member", scanMember,
+		memberSQL+`organization_id = $1 AND (id = $2 OR role = 'owner') ORDER BY id FOR NO KEY UPDATE`, organizationID, memberID)
+	if err != nil {
+		return memberRow{}, err
+	}
+	for _, row := range rows {
+		if strings.EqualFold(row.ID, memberID) {
+			return row, nil
+		}
+	}
+	return memberRow{}, ErrNotFound
+}
+
+// keepAnOwner fails when m, an owner that lockMember locked, is the only one.
+func keepAnOwner(ctx context.Context, tx *commit.Tx, m memberRow) error {
+	var owners int
+	err := tx.QueryRow(ctx, `SELECT count(*) FROM members WHERE organization_id = $1 AND role = 'owner' AND removed_at IS NULL`, m.OrganizationID).Scan(&owners)
+	if err != nil {
+		return fmt.Errorf("count owners: %w", err)
+	}
+	if owners < 2 {
 		return errLastOwner
 	}
 	return nil
