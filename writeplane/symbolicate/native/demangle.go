@@ -16,6 +16,12 @@ func Demangle(name string) string {
 	if s, ok := legacyRust(name); ok {
 		return s
 	}
+	if strings.HasPrefix(name, "_R") {
+		if s, ok := rustV0(name); ok {
+			return s
+		}
+		return name
+	}
 	if s, err := demangle.ToString(name); err == nil {
 		return s
 	}

@@ -329,5 +329,7 @@ func FuzzOpen(f *testing.F) {
 func FuzzDemangle(f *testing.F) {
 	f.Add("_ZN4shop4Cart3addENS_4ItemE")
 	f.Add("_ZN3a$u7b$1b17h0123456789abcdefE")
+	f.Add("_RNCNCNvC1a1b0s_0")
+	f.Add("_RINvC1a1fDG0_INtC1b1TRL1_eRL0_eEp6OutputFUKCAhj3_EuEL_TuB0_EKVC1cTca_Re61_EKan5_NvC1au8_xthlqEB2_")
 	f.Fuzz(func(t *testing.T, name string) { Demangle(name) })
 }
