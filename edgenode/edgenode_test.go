@@ -327,10 +327,10 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		t.Error(err)
 	}
 	for word, bend := range map[string]func(*Config){
-		"edge id":     func(c *Config) { c.ID = "a.b" },
-		"data folder": func(c *Config) { c.Data = "" },
-		"NATS":        func(c *Config) { c.NATS = "" },
-		"write plane": func(c *Config) { c.WritePlane = "x" },
+		"--id":             func(c *Config) { c.ID = "a.b" },
+		"--data":           func(c *Config) { c.Data = "" },
+		"--nats-url":       func(c *Config) { c.NATS = "" },
+		"--writeplane-url": func(c *Config) { c.WritePlane = "x" },
 	} {
 		c := good
 		bend(&c)
@@ -368,6 +368,7 @@ func TestPathsAreTakenAsTheyAreSent(t *testing.T) {
 	}, func(*fasthttp.RequestCtx) { said = "relay" })
 	for path, want := range map[string]string{
 		"/a": "a:", "/a?x=1": "a:", "/a/b": "a/*:b", "/a/v1.": "a/*:v1.", "/a/..": "a/*:..", "/a/a..b": "a/*:a..b", "/a/x%2Fy%20z": "a/*:x/y z",
+		"/%61": "a:", "/%61/v1%2e%30": "a/*:v1.0", "/a/%2E%2e": "a/*:..", "/a/%2561": "a/*:%61", "/a%2Fb": "relay", "/a%": "relay",
 		"/a/50%": "a/*:50%", "/a/": "relay", "/a/b/c": "relay", "/": "relay", "//a": "relay", "/b/../a": "relay",
 	} {
 		ctx := &fasthttp.RequestCtx{}

@@ -60,9 +60,10 @@ func allow(methods map[string]handler) string {
 	return strings.Join(names, ", ")
 }
 
-// serve answers one request. It goes by the path as it was sent: resolving dots would make another key of "..".
+// serve answers one request. It goes by the path as it was sent, but for needless percent-coding: resolving dots would make
+// another key of "..".
 func (r *router) serve(ctx *fasthttp.RequestCtx) {
-	path := ctx.URI().PathOriginal()
+	path := plain(ctx.URI().PathOriginal())
 	e, param := r.find(path)
 	if e == nil {
 		if calledByPages(path) {
@@ -108,6 +109,37 @@ func (r *router) find(path []byte) (*entry, []byte) {
 	return nil, nil
 }
 
+// plain decodes the percent-coding of letters, digits and "-._~", which need none: a path with it is the same path (RFC 3986
+// section 6.2.2.2). Any other character means something else plain than coded, so it stays as it is.
+func plain(path []byte) []byte {
+	at := bytes.IndexByte(path, '%')
+	if at < 0 {
+		return path
+	}
+	out := append(make([]byte, 0, len(path)), path[:at]...)
+	for i := at; i < len(path); i++ {
+		if c, ok := coded(path[i:]); ok && unreserved(c) {
+			out = append(out, c)
+			i += 2
+			continue
+		}
+		out = append(out, path[i])
+	}
+	return out
+}
+
+func unreserved(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || c == '-' || c == '.' || c == '_' || c == '~'
+}
+
+// coded is the byte that the text begins with, if it begins with a percent-coded one.
+func coded(text []byte) (byte, bool) {
+	if len(text) < 3 || text[0] != '%' || hexDigit(text[1]) < 0 || hexDigit(text[2]) < 0 {
+		return 0, false
+	}
+	return byte(hexDigit(text[1])<<4 | hexDigit(text[2])), true
+}
+
 // unescape decodes percent-coding; what is not valid stays as it is.
 func unescape(segment []byte) []byte {
 	if bytes.IndexByte(segment, '%') < 0 {
@@ -115,12 +147,13 @@ func unescape(segment []byte) []byte {
 	}
 	out := make([]byte, 0, len(segment))
 	for i := 0; i < len(segment); i++ {
-		if segment[i] == '%' && i+2 < len(segment) && hexDigit(segment[i+1]) >= 0 && hexDigit(segment[i+2]) >= 0 {
-			out = append(out, byte(hexDigit(segment[i+1])<<4|hexDigit(segment[i+2])))
-			i += 2
+		c, ok := coded(segment[i:])
+		if !ok {
+			out = append(out, segment[i])
 			continue
 		}
-		out = append(out, segment[i])
+		out = append(out, c)
+		i += 2
 	}
 	return out
 }

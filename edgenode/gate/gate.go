@@ -17,6 +17,7 @@ import (
 
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
+	"skerry/pkg/etag"
 	"skerry/pkg/state"
 	"skerry/replication/tally"
 )
@@ -301,6 +302,21 @@ func appendHex(b []byte, v uint64) []byte {
 		b = append(b, digits[v>>shift&15])
 	}
 	return b
+}
+
+// Has reports whether the client has the answer of the tag already: its If-None-Match names it. Of several lines the first
+// is nearly always all there is.
+func Has(ctx *fasthttp.RequestCtx, tag []byte) bool {
+	known := ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch)
+	if len(known) == 0 || etag.NoneMatch(known, tag) {
+		return len(known) > 0
+	}
+	for _, line := range ctx.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch) {
+		if etag.NoneMatch(line, tag) {
+			return true
+		}
+	}
+	return false
 }
 
 // CORS lets pages of any origin read the answer (whether the request itself is admitted is Admit's matter). It is for

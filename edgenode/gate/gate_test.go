@@ -353,3 +353,22 @@ func TestAdmittingAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestTagsOfSeveralLinesAreOneList(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lines []string
+		want  bool
+	}{
+		{nil, false}, {[]string{`"a"`}, true}, {[]string{`"b"`}, false},
+		{[]string{`"b"`, `"c", W/"a"`}, true}, {[]string{`"b"`, `"c"`}, false},
+	} {
+		var ctx fasthttp.RequestCtx
+		for _, line := range c.lines {
+			ctx.Request.Header.Add("If-None-Match", line)
+		}
+		if got := gate.Has(&ctx, []byte(`"a"`)); got != c.want {
+			t.Errorf("%q: %v", c.lines, got)
+		}
+	}
+}

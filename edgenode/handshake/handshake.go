@@ -17,7 +17,6 @@ import (
 	"skerry/edgenode/gate"
 	"skerry/edgenode/view"
 	"skerry/pkg/decide"
-	"skerry/pkg/etag"
 )
 
 // MaxBody is the largest body of a decision request in bytes.
@@ -162,7 +161,7 @@ func Revalidate(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	h := &ctx.Response.Header
 	h.SetCanonical(nameETag, tag)
 	h.SetCanonical(nameCacheControl, ownAndRevalidate)
-	if known := ctx.Request.Header.Peek("If-None-Match"); len(known) > 0 && etag.NoneMatch(known, tag) {
+	if gate.Has(ctx, tag) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return true
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"skerry/edgenode/gate"
-	"skerry/pkg/etag"
 	"skerry/pkg/problem"
 	"skerry/pkg/survey"
 )
@@ -68,7 +67,7 @@ func (h *Handler) List(ctx *fasthttp.RequestCtx, _ []byte) {
 	header.SetCanonical(headerTag, pages.tag)
 	header.SetCanonical(headerCacheControl, cacheList)
 	header.AddBytesKV(headerVary, varyCoding)
-	if etag.NoneMatch(ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch), pages.tag) {
+	if gate.Has(ctx, pages.tag) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"skerry/pkg/etag"
 )
@@ -32,7 +33,7 @@ func Handler() http.Handler {
 		header := w.Header()
 		header.Set("ETag", tag)
 		header.Set("Cache-Control", "public, max-age=300")
-		if etag.NoneMatch([]byte(r.Header.Get("If-None-Match")), []byte(tag)) {
+		if etag.NoneMatch([]byte(strings.Join(r.Header.Values("If-None-Match"), ",")), []byte(tag)) {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}

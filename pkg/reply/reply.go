@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"skerry/pkg/etag"
 	"skerry/pkg/problem"
@@ -61,7 +62,7 @@ var ErrPrecondition = problem.Newf(problem.Precondition, "precondition_failed",
 // IfMatch honours the If-Match header of a mutation: current is the resource as it is
 // shown now, read in the mutation's own transaction.
 func IfMatch(r *http.Request, current any) error {
-	header := r.Header.Get("If-Match")
+	header := strings.Join(r.Header.Values("If-Match"), ",") // several lines are one list
 	if header == "" {
 		return nil
 	}
