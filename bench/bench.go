@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 		return errors.New("--repetitions must be from 1 to 100")
 	case c.Edges < 0 || c.Edges > 16:
 		return errors.New("--edges must be from 1 to 16")
-	case c.Documents < 0 || c.Documents > 10_000_000:
+	case c.Documents != 0 && c.Documents < 100 || c.Documents > 10_000_000:
 		return errors.New("--documents must be from 100 to 10,000,000")
 	}
 	return nil

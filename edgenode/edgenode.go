@@ -65,11 +65,11 @@ var validID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 func (c Config) Validate() error {
 	switch {
 	case !validID.MatchString(c.ID):
-		return fmt.Errorf("edge id %q is not of [A-Za-z0-9_-]{1,64}", c.ID)
+		return fmt.Errorf("--id %q is not of [A-Za-z0-9_-]{1,64}", c.ID)
 	case c.Data == "":
-		return errors.New("data folder is not set")
+		return errors.New("--data is not set")
 	case c.NATS == "":
-		return errors.New("NATS URL is not set")
+		return errors.New("--nats-url is not set")
 	}
 	return relay.Config{WritePlane: c.WritePlane}.Validate()
 }

@@ -108,7 +108,7 @@ type auditExport struct {
 	auditFilter
 	Since  string `help:"From this time on, ISO 8601." required:"" placeholder:"TIME"`
 	Until  string `help:"Up to but not including this time; now when absent." placeholder:"TIME"`
-	Output string `short:"o" help:"File to write; - is the standard output." default:"-" placeholder:"FILE"`
+	Output string `short:"o" help:"File to write; - (which it is when absent) is the standard output." default:"-" placeholder:"FILE"`
 }
 
 // Run asks for an export, waits for it and fetches the file.

@@ -35,7 +35,7 @@ type benchCommand struct {
 	Warmup      time.Duration `help:"Time before it that is not counted." default:"1s"`
 	Repetitions int           `help:"How often each figure is measured." default:"3"`
 	Documents   int           `help:"Documents of coldstart." default:"1000000"`
-	Rate        float64       `help:"Requests a second where a scenario sends at a fixed rate; 0 takes the scenario's own."`
+	Rate        float64       `help:"Requests a second where a scenario sends at a fixed rate; 0 takes the scenario's own." placeholder:"N"`
 	Edges       int           `help:"Edges of scenarios with several." default:"3"`
 	JSON        string        `name:"json" help:"File to save the report in, for skerry bench compare." type:"path" placeholder:"FILE"`
 	HTML        string        `name:"html" help:"File to save the report in as one page with plots." type:"path" placeholder:"FILE"`

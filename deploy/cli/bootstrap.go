@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"skerry/pkg/atomicfile"
 	"skerry/writeplane"
@@ -27,6 +28,9 @@ type bootstrapCommand struct {
 // Run makes the first organization, its project and its owner, and prints
 // their ids and the owner's token.
 func (cmd *bootstrapCommand) Run(ctx context.Context, streams Streams) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
 	sealing, err := readSealingKey(cmd.SealingKeyFile)
 	if err != nil {
 		return err
@@ -65,6 +69,9 @@ func (cmd *bootstrapCommand) plan() (plan access.Founding, err error) {
 	owner.Email = cmd.Email
 	plan.Members = map[string]access.FoundingMember{"owner": owner}
 	plan.Keys = nil
+	if err := plan.Validate(); err != nil {
+		return plan, usagef("%s", strings.Replace(err.Error(), "invalid_body: ", "", 1)) // before the plan is written: a wrong one would be repeated
+	}
 	if raw, err = json.MarshalIndent(plan, "", "  "); err != nil {
 		return plan, err
 	}

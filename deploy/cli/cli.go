@@ -16,11 +16,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"skerry/pkg/serve"
 )
@@ -76,7 +74,7 @@ type Streams struct {
 func Run(ctx context.Context, args []string, streams Streams, version string) int {
 	var cli root
 	exit := -1
-	parser, err := kong.New(&cli,
+	parser, err := kong.New(&cli, append(readers(),
 		kong.Name("skerry"),
 		kong.Description("Product analytics and product control: edges that answer everywhere, one write plane.\n\nStart everything on this machine with `skerry up`."),
 		kong.Vars{"version": version},
@@ -91,7 +89,7 @@ func Run(ctx context.Context, args []string, streams Streams, version string) in
 			{Key: "plane", Title: "Write plane:"},
 			{Key: "edge", Title: "Edges:"},
 		}),
-	)
+	)...)
 	if err != nil {
 		panic("BUG: command line: " + err.Error())
 	}
@@ -123,8 +121,13 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 		var pe *kong.ParseError
 		if errors.As(err, &pe) && pe.Context != nil {
 			help := strings.TrimSpace("skerry " + commandPath(pe.Context))
-			if n := pe.Context.Selected(); n != nil && hiddenDefault(n) {
-				help += " " + n.Name // its flags are listed under its own name only
+			if n := pe.Context.Selected(); n != nil {
+				if n.DefaultCmd != nil && strings.Contains(pe.Error(), "--") {
+					n = n.DefaultCmd
+				}
+				if hiddenDefault(n) {
+					help += " " + n.Name // its flags are listed under its own name only
+				}
 			}
 			fmt.Fprintf(streams.Err, "try: %s --help\n", help)
 		}
@@ -151,13 +154,6 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 	}
 }
 
-// usageError is a fault of the caller that only a command can see.
-type usageError struct{ error }
-
-func usagef(format string, args ...any) error {
-	return usageError{fmt.Errorf(format, args...)}
-}
-
 // commandPath is the words of the selected command, without its arguments.
 func commandPath(c *kong.Context) string {
 	var words []string
@@ -172,15 +168,3 @@ func commandPath(c *kong.Context) string {
 // hiddenDefault tells a command that only stands for its parent, as the one
 // behind `skerry edge`.
 func hiddenDefault(n *kong.Node) bool { return n.Parent != nil && n.Parent.DefaultCmd == n }
-
-// oneLine is an error as a person reads it. pgx tells of every attempt to
-// connect, with and without TLS; the reason of one is enough.
-func oneLine(err error) string {
-	text := err.Error()
-	var attempts *pgconn.ConnectError
-	var reason *net.OpError
-	if errors.As(err, &attempts) && errors.As(attempts, &reason) && reason.Err != nil {
-		text = strings.Replace(text, attempts.Error(), reason.Err.Error(), 1)
-	}
-	return strings.Join(strings.Fields(text), " ")
-}

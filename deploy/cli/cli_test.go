@@ -61,7 +61,26 @@ func TestFaultsAreNamedOnOneLine(t *testing.T) {
 		{[]string{"flags", "list", "--url", gone.URL}, 2, "skerry flags list: --token (or SKERRY_TOKEN, or --credentials) is required\n"},
 		{[]string{"flags", "list", "--url", gone.URL, "--token", "t"}, 1, "skerry flags list: cannot reach " + gone.URL + ": connect: connection refused\n"},
 		{[]string{"flags", "halt", "f", "--reason", "r", "--url", gone.URL}, 2, "skerry flags halt: --api-key (or SKERRY_API_KEY, or --credentials) is required\n"},
-		{[]string{"flags", "list", "--url", "ftp://x"}, 2, "skerry flags list: --url \"ftp://x\" is no http or https address\n"},
+		{[]string{"flags", "list", "--url", "ftp://x"}, 2, "skerry flags list: --url \"ftp://x\" is not an address such as http://host:port\n"},
+		{[]string{"flags", "halt", "f", "--reason", "r", "-e", "prod"}, 2, "skerry: --environment must be one of \"live\",\"test\" but got \"prod\"\ntry: skerry flags halt --help\n"},
+		{[]string{"keys", "rotate", "k", "--grace", "3d"}, 2, "skerry: --grace: \"3d\" is not a time such as 30s, 5m or 24h\ntry: skerry keys rotate --help\n"},
+		{[]string{"up", "--data"}, 2, "skerry: --data: a value is missing\ntry: skerry up --help\n"},
+		{[]string{"up", "--edges", "-1"}, 2, "skerry: --edges: a value that begins with a dash is written --edges=-1\ntry: skerry up --help\n"},
+		{[]string{"up", "--nats-url", "http://x"}, 2, "skerry up: --nats-url begins with http://; NATS servers are nats://, tls://, ws:// or wss://\n"},
+		{[]string{"edge", "--trusted-proxy", "10.0.0.1"}, 2, "skerry: --trusted-proxy: \"10.0.0.1\" is not a network such as 10.0.0.0/8\ntry: skerry edge run --help\n"},
+		{edgeWith("--id", "a b"), 2, "skerry edge: --id \"a b\" is not of [A-Za-z0-9_-]{1,64}\n"},
+		{edgeWith("--listen", "8080"), 2, "skerry edge: --listen \"8080\" is not host:port, such as 0.0.0.0:8080\n"},
+		{edgeWith("--buffer-bytes=-1"), 2, "skerry edge: --buffer-bytes -1 is negative\n"},
+		{edgeWith("--writeplane-url", "here"), 2, "skerry edge: --writeplane-url \"here\" is not http(s)://host[:port]\n"},
+		{edgeWith("--nats-url", "nats://u:hid den@h:4222"), 2, "skerry edge: --nats-url is not of the form nats://user:password@host:4222; in a password, characters such as # or blanks are written %23, %20\n"},
+		{edgeWith("--nats-credentials", "/nonexistent"), 2, "skerry edge: --nats-credentials: open /nonexistent: no such file or directory\n"},
+		{[]string{"migrate", "--postgres-url", "u:hidden@h"}, 2, "skerry migrate: --postgres-url is not of the form postgres://user:password@host:5432/database\n"},
+		{planeWith("--stream-replicas", "9"), 2, "skerry writeplane: --stream-replicas 9 is not between 1 and 5\n"},
+		{planeWith("--postgres-connections", "0"), 2, "skerry writeplane: --postgres-connections 0 is not between 1 and 10000\n"},
+		{planeWith("--blob-url", "ftp://x"), 2, "skerry writeplane: --blob-url ftp://… is neither a folder nor s3://bucket?region=…\n"},
+		{planeWith("--retention-days=-1"), 2, "skerry writeplane: --retention-days -1 is negative\n"},
+		{planeWith("--smtp-url", "mail"), 2, "skerry writeplane: --smtp-url: the mail server must be given as smtp://host:port or smtps://host:port\n"},
+		{[]string{"edge", "retire", "e", "--ops", "here"}, 2, "skerry edge retire: --ops \"here\" is not an address such as http://host:port\n"},
 		{[]string{"migrate", "--postgres-url", "postgres://u:hidden@127.0.0.1:1/d"}, 1, "skerry migrate: reach postgres at 127.0.0.1:1: connect: connection refused\n"},
 		{[]string{"migrate"}, 2, "skerry: missing flags: --postgres-url=URL\ntry: skerry migrate --help\n"},
 		{[]string{"edge"}, 2, "skerry: missing flags: --data=DIR, --id=ID, --nats-url=URL, --writeplane-url=URL\ntry: skerry edge run --help\n"},
@@ -74,10 +93,31 @@ func TestFaultsAreNamedOnOneLine(t *testing.T) {
 	}
 }
 
+// edgeWith is a command line of an edge that is right but for more.
+func edgeWith(more ...string) []string {
+	return append([]string{"edge", "--id", "a", "--data", "/nonexistent", "--nats-url", "nats://127.0.0.1:1", "--writeplane-url", "http://127.0.0.1:1"}, more...)
+}
+
+// planeWith is a command line of a write plane that is right but for more.
+func planeWith(more ...string) []string {
+	return append([]string{"writeplane", "--postgres-url", "postgres://u:hidden@127.0.0.1:1/d", "--nats-url", "nats://127.0.0.1:1", "--blob-url", "/nonexistent"}, more...)
+}
+
+func TestFoundingsFaultIsSeenBeforeThePlanIsWritten(t *testing.T) {
+	plan := filepath.Join(t.TempDir(), "plan.json")
+	code, _, errs := skerry(t, "bootstrap", "--postgres-url", "postgres://u@127.0.0.1:1/d", "--organization", "A", "--project", "P", "--email", "nobody", "--plan", plan)
+	if want := "skerry bootstrap: \"nobody\": email is not an address\n"; code != 2 || errs != want {
+		t.Errorf("code %d, %q; want 2, %q", code, errs, want)
+	}
+	if _, err := os.Stat(plan); !os.IsNotExist(err) {
+		t.Errorf("the plan stands there: %v", err)
+	}
+}
+
 func TestServersWordsAndRequestIDAreShown(t *testing.T) {
 	url, _ := answering(t, nil)
 	code, _, errs := skerry(t, "flags", "resume", "x", "--url", url, "--token", "t")
-	want := "skerry flags resume: 404 not_found (request req-1)\n"
+	want := "skerry flags resume: 404 not_found: /api/v1/switch/flags/x/resume is not there, or not for this token to see (request req-1)\n"
 	if code != 1 || errs != want {
 		t.Errorf("code %d, %q; want 1, %q", code, errs, want)
 	}
@@ -121,7 +161,7 @@ func TestHaltSendsTheKeyAloneAndJSONIsTheServersOwn(t *testing.T) {
 
 func TestHostileTextDoesNotReachTheTerminal(t *testing.T) {
 	url, _ := answering(t, map[string]string{
-		"GET /api/v1/ingest/dead-letters?limit=50": `{"dead_letters":[{"id":"1","reason":"\u001b[2Jgone\nnext"}],"next_cursor":null}`,
+		"GET /api/v1/ingest/dead-letters?environment=live&limit=50": `{"dead_letters":[{"id":"1","reason":"\u001b[2Jgone\nnext"}],"next_cursor":null}`,
 	})
 	_, out, _ := skerry(t, "deadletters", "list", "--url", url, "--token", "t")
 	if strings.Contains(out, "\x1b") || !strings.Contains(out, `"\x1b[2Jgone\nnext"`) {
@@ -253,13 +293,60 @@ func TestUnknownKeysInTheFileAreNamed(t *testing.T) {
 }
 
 func TestMalformedFileIsNamed(t *testing.T) {
+	for text, says := range map[string]string{
+		"a: [1":                      "line 1: did not find expected ',' or ']'",
+		"- a\n":                      "line 1: expected lines of the form `flag: value`",
+		"edge: 7\n":                  "edge is a command: its flags stand indented below it",
+		"url: a\ntoken: b\nurl: c\n": "line 3: mapping key \"url\" already defined at line 1",
+	} {
+		file := filepath.Join(t.TempDir(), "skerry.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, errs := skerry(t, "flags", "list", "--config", file)
+		if code != 2 || errs != "skerry: "+file+": "+says+"\ntry: skerry flags list --help\n" {
+			t.Errorf("%q: code %d, %q; want %q", text, code, errs, says)
+		}
+	}
+}
+
+func TestEmptyFileSaysNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "skerry.yaml")
-	if err := os.WriteFile(file, []byte("a: [1"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("# nothing yet\nedge:\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, _, errs := skerry(t, "flags", "list", "--config", file)
-	if code != 2 || !strings.HasPrefix(errs, "skerry: "+file+": yaml:") {
-		t.Errorf("code %d, %q", code, errs)
+	if want := "skerry flags list: --url (or SKERRY_URL, or --credentials) is required\n"; code != 2 || errs != want {
+		t.Errorf("code %d, %q; want %q", code, errs, want)
+	}
+}
+
+func TestHaltTakesTheKeyOfItsEnvironment(t *testing.T) {
+	url, calls := answering(t, map[string]string{"POST /api/switch/halt-webhook": `{"flag":{"key":"f","environment":"test"}}`})
+	file := filepath.Join(t.TempDir(), "credentials.json")
+	if err := os.WriteFile(file, []byte(`{"writeplane":"`+url+`","api_keys":{"live":"sk_live_l","test":"sk_test_t"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for environment, key := range map[string]string{"test": "sk_test_t", "live": "sk_live_l"} {
+		if code, _, errs := skerry(t, "flags", "halt", "f", "-e", environment, "--reason", "r", "--credentials", file); code != 0 {
+			t.Fatalf("code %d: %s", code, errs)
+		}
+		if last := (*calls)[len(*calls)-1]; !strings.Contains(last, " "+key+" ") {
+			t.Errorf("halt in %s was called as %q", environment, last)
+		}
+	}
+}
+
+func TestSubscriptionIsDisabledAndEnabled(t *testing.T) {
+	url, calls := answering(t, map[string]string{"PATCH /api/v1/webhooks/subscriptions/s1": `{"subscription":{"id":"s1","url":"https://example.com/"}}`})
+	for word, body := range map[string]string{"enable": `{"enabled":true}`, "disable": `{"enabled":false}`} {
+		code, out, errs := skerry(t, "webhooks", word, "s1", "--url", url, "--token", "t")
+		if want := word + "d s1 (https://example.com/)\n"; code != 0 || out != want {
+			t.Errorf("code %d, %q, %q; want %q", code, out, errs, want)
+		}
+		if last := (*calls)[len(*calls)-1]; !strings.HasSuffix(last, body) {
+			t.Errorf("%s: called as %q", word, last)
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -43,7 +42,7 @@ type listing struct {
 type client struct {
 	base    string
 	token   string
-	apiKey  string
+	apiKeys map[string]string // by environment
 	project string
 	http    http.Client
 	streams Streams
@@ -74,16 +73,15 @@ func (c connection) ProvideClient(streams Streams) (*client, error) {
 		cl.base = first(cl.base, file.WritePlane)
 		cl.token = first(cl.token, file.Tokens["owner"])
 		cl.project = file.ProjectID
-		cl.apiKey = file.APIKeys["live"]
+		cl.apiKeys = file.APIKeys
 	}
 	if cl.base == "" {
 		return nil, usagef("--url (or SKERRY_URL, or --credentials) is required")
 	}
-	u, err := url.Parse(cl.base)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, usagef("--url %q is no http or https address", cl.base)
+	var err error
+	if cl.base, err = httpBase("--url", cl.base); err != nil {
+		return nil, err
 	}
-	cl.base = strings.TrimRight(cl.base, "/")
 	return cl, nil
 }
 
@@ -189,8 +187,15 @@ func answerError(res *http.Response, body []byte) error {
 			text += ": " + said.Message
 		}
 	}
+	id := res.Header.Get("X-Request-Id")
+	if res.StatusCode == http.StatusNotFound && text == "not_found" && res.Request != nil {
+		text += ": " + res.Request.URL.Path + " is not there, or not for this token to see"
+		if id == "" { // every plane's own listener gives one
+			text = "not_found: this is not an edge's or a write plane's address for clients"
+		}
+	}
 	err := fmt.Errorf("%d %s", res.StatusCode, text)
-	if id := res.Header.Get("X-Request-Id"); id != "" {
+	if id != "" {
 		err = fmt.Errorf("%w (request %s)", err, id)
 	}
 	return err

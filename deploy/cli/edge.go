@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -30,6 +31,11 @@ type edgeSettings struct {
 	StateCacheBytes int64 `help:"Bytes of compiled state that an edge keeps in memory." default:"100663296"`
 }
 
+func (s *edgeSettings) validate() error {
+	return cmp.Or(notNegative("--buffer-bytes", s.BufferBytes), notNegative("--reserve-bytes", s.ReserveBytes),
+		notNegative("--state-cache-bytes", s.StateCacheBytes))
+}
+
 func (s *edgeSettings) config() edgenode.Config {
 	return edgenode.Config{
 		Views:  view.Options{Bytes: s.StateCacheBytes},
@@ -40,14 +46,13 @@ func (s *edgeSettings) config() edgenode.Config {
 type edgeCommand struct {
 	edgeSettings
 	proxies
-	ID              string `name:"id" help:"Name of this edge among all; it must stay with the data folder." required:"" placeholder:"ID"`
-	Data            string `help:"Folder for state and buffer, of this edge alone." required:"" type:"path" placeholder:"DIR"`
-	Listen          string `help:"Address for clients." default:"127.0.0.1:8080"`
-	ListenOperator  string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8180"`
-	NATSURL         string `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
-	NATSCredentials string `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
-	PublicURL       string `help:"Base address under which clients reach this edge; what each request says of itself when absent." placeholder:"URL"`
-	WritePlaneURL   string `name:"writeplane-url" help:"Base address of the write plane, for what an edge does not answer itself." required:"" placeholder:"URL"`
+	messaging
+	ID             string `name:"id" help:"Name of this edge among all; it must stay with the data folder." required:"" placeholder:"ID"`
+	Data           string `help:"Folder for state and buffer, of this edge alone." required:"" type:"path" placeholder:"DIR"`
+	Listen         string `help:"Address for clients." default:"127.0.0.1:8080"`
+	ListenOperator string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8180"`
+	PublicURL      string `help:"Base address under which clients reach this edge; what each request says of itself when absent." placeholder:"URL"`
+	WritePlaneURL  string `name:"writeplane-url" help:"Base address of the write plane, for what an edge does not answer itself." required:"" placeholder:"URL"`
 }
 
 // Run serves until ctx ends.
@@ -61,9 +66,16 @@ func (cmd *edgeCommand) Run(ctx context.Context) error {
 	config := cmd.config()
 	config.ID, config.Data = cmd.ID, cmd.Data
 	config.Listen, config.OperatorListen = cmd.Listen, cmd.ListenOperator
-	config.NATS, config.NATSOptions = cmd.NATSURL, natsOptions(cmd.NATSCredentials)
+	config.NATS, config.NATSOptions = cmd.NATSURL, cmd.options()
 	config.WritePlane, config.PublicURL = cmd.WritePlaneURL, strings.TrimRight(cmd.PublicURL, "/")
 	config.TrustedProxies = cmd.TrustedProxies
+	if err := cmp.Or(listenAddress("--listen", cmd.Listen), listenAddress("--listen-operator", cmd.ListenOperator),
+		cmd.edgeSettings.validate(), cmd.messaging.validate()); err != nil {
+		return err
+	}
+	if err := config.Validate(); err != nil {
+		return usageError{err}
+	}
 	edge, err := edgenode.New(config)
 	if err != nil {
 		return err
@@ -79,7 +91,10 @@ type edgeRetire struct {
 
 // Run asks a write plane to record the edge's gaps and to go on without it.
 func (cmd *edgeRetire) Run(ctx context.Context, streams Streams) error {
-	base := strings.TrimRight(cmd.Ops, "/")
+	base, err := httpBase("--ops", cmd.Ops)
+	if err != nil {
+		return err
+	}
 	req, err := http.NewRequestWithContext(ctx, "POST", base+"/edges/"+url.PathEscape(cmd.ID)+"/retire", http.NoBody)
 	if err != nil {
 		return usagef("--ops: %w", err)
@@ -92,6 +107,9 @@ func (cmd *edgeRetire) Run(ctx context.Context, streams Streams) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 	if err != nil {
 		return fmt.Errorf("read the answer of %s: %w", base, err)
+	}
+	if res.StatusCode == http.StatusNotFound {
+		return fmt.Errorf("no edge %s is known at %s (which must be a write plane's operator listener)", printable(cmd.ID), base)
 	}
 	if res.StatusCode/100 != 2 {
 		return answerError(res, body)

@@ -54,11 +54,26 @@ func (r *root) BeforeResolve(app *kong.Kong, ctx *kong.Context) error {
 
 func readSettings(path string, r io.Reader) (*settings, error) {
 	s := &settings{path: path}
-	dec := yaml.NewDecoder(r)
-	if err := dec.Decode(&s.values); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	var document yaml.Node
+	if err := yaml.NewDecoder(r).Decode(&document); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %s", path, withoutYAML(err))
+	}
+	if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
+		return s, nil // nothing is said: all flags keep their defaults
+	}
+	if document.Content[0].Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s: line %d: expected lines of the form `flag: value`", path, document.Content[0].Line)
+	}
+	if err := document.Decode(&s.values); err != nil {
+		return nil, fmt.Errorf("%s: %s", path, withoutYAML(err))
 	}
 	return s, nil
+}
+
+// withoutYAML is what the parser says, beginning with the line.
+func withoutYAML(err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	return strings.TrimSpace(strings.TrimPrefix(text, "unmarshal errors:"))
 }
 
 // Validate names every key that is no flag.
@@ -69,7 +84,11 @@ func (s *settings) Validate(app *kong.Application) error {
 	for key, value := range s.values {
 		section, isSection := value.(map[string]any)
 		if !isSection {
-			if !everywhere[dashed(key)] {
+			switch {
+			case everywhere[dashed(key)]:
+			case command(app.Node, key) != nil && value != nil:
+				return fmt.Errorf("%s: %s is a command: its flags stand indented below it", s.path, key)
+			case command(app.Node, key) == nil:
 				unknown = append(unknown, key)
 			}
 			continue

@@ -39,7 +39,7 @@ type flagsHalt struct {
 
 // Run halts one flag. Halting again changes nothing, so a retry is safe.
 func (cmd *flagsHalt) Run(ctx context.Context, c *client) error {
-	key := first(cmd.APIKey, c.apiKey)
+	key := first(cmd.APIKey, c.apiKeys[first(cmd.Environment, "live")])
 	if key == "" {
 		return usagef("--api-key (or SKERRY_API_KEY, or --credentials) is required")
 	}

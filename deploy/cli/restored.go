@@ -12,6 +12,9 @@ type restoredCommand struct{ database }
 
 // Run makes the publisher begin a new epoch, so that every edge takes its state anew.
 func (cmd *restoredCommand) Run(ctx context.Context, streams Streams) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
 	db, err := postgres.Open(ctx, postgres.Config{URL: cmd.PostgresURL, MaxConns: 2})
 	if err != nil {
 		return err

@@ -31,6 +31,11 @@ func (cmd *statusCommand) Run(ctx context.Context, streams Streams) error {
 	if err != nil {
 		return err
 	}
+	for i, address := range ops {
+		if ops[i], err = httpBase("--ops", address); err != nil {
+			return err
+		}
+	}
 	c, err := cmd.ProvideClient(streams)
 	var usage usageError
 	if errors.As(err, &usage) && len(ops) > 0 && cmd.URL == "" && cmd.Credentials == "" {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"os"
 
@@ -19,10 +20,26 @@ type upCommand struct {
 	NoDemo           bool          `help:"Leave out the demo's surveys, flags, config and events."`
 }
 
+// validate refuses addresses that no server can be tried at.
+func (cmd *upCommand) validate() error {
+	if cmd.PostgresURL != "" {
+		if err := (database{cmd.PostgresURL}).validate(); err != nil {
+			return err
+		}
+	}
+	if cmd.NATSURL != "" {
+		return natsURL(cmd.NATSURL)
+	}
+	return nil
+}
+
 // Run serves until ctx ends.
 func (cmd *upCommand) Run(ctx context.Context, streams Streams) error {
 	plane, err := cmd.Plane.config()
 	if err != nil {
+		return err
+	}
+	if err := cmp.Or(cmd.Edge.validate(), cmd.validate()); err != nil {
 		return err
 	}
 	config := local.Config{

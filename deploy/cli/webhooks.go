@@ -9,6 +9,8 @@ import (
 type webhookCommands struct {
 	List         webhookList       `cmd:"" help:"List subscriptions."`
 	Create       webhookCreate     `cmd:"" help:"Subscribe an address to events; the signing secret is printed this once."`
+	Enable       webhookEnable     `cmd:"" help:"Let a subscription send again, also one that was disabled for its failures."`
+	Disable      webhookDisable    `cmd:"" help:"Stop a subscription; events meanwhile are not kept."`
 	Delete       webhookDelete     `cmd:"" help:"Delete a subscription."`
 	RotateSecret webhookRotate     `cmd:"" help:"Give a subscription a new signing secret, printed this once."`
 	Test         webhookTest       `cmd:"" help:"Send a webhook.test event."`
@@ -25,7 +27,7 @@ var deliveryColumns = []string{"ID=id", "EVENT=event", "STATUS=status", "ATTEMPT
 
 type webhookList struct {
 	connection
-	ofProject
+	Project string `group:"connection" help:"Only subscriptions of this project; without it all that the token sees." placeholder:"ID"`
 	listing
 }
 
@@ -33,12 +35,12 @@ type webhookList struct {
 func (cmd *webhookList) Run(ctx context.Context, c *client) error {
 	query := map[string]string{"project_id": cmd.Project}
 	return c.show(ctx, cmd.listing, subscriptions, query, "subscriptions",
-		"ID=id", "URL=url", "EVENTS=events", "ENABLED=enabled", "PROJECT=project_id", "ENVIRONMENT=environment")
+		"ID=id", "URL=url", "EVENTS=events", "ENABLED=enabled", "DISABLED FOR=disabled_reason", "PROJECT=project_id", "ENVIRONMENT=environment")
 }
 
 type webhookCreate struct {
 	connection
-	ofProject
+	Project     string   `group:"connection" help:"Only events of this project; without it those of the whole organization." placeholder:"ID"`
 	Target      string   `arg:"" help:"Address that receives the events (https)."`
 	Events      []string `arg:"" help:"Names or patterns, such as switch.* or pulse.response.submitted."`
 	Description string   `help:"What the subscription is for."`
@@ -64,6 +66,25 @@ type oneSubscription struct {
 
 func (cmd *oneSubscription) path(below string) string {
 	return subscriptions + "/" + url.PathEscape(cmd.ID) + below
+}
+
+type webhookEnable struct{ oneSubscription }
+
+// Run enables a subscription.
+func (cmd *webhookEnable) Run(ctx context.Context, c *client) error {
+	return cmd.set(ctx, c, true, "enabled")
+}
+
+type webhookDisable struct{ oneSubscription }
+
+// Run disables a subscription.
+func (cmd *webhookDisable) Run(ctx context.Context, c *client) error {
+	return cmd.set(ctx, c, false, "disabled")
+}
+
+func (cmd *oneSubscription) set(ctx context.Context, c *client, enabled bool, word string) error {
+	r := request{method: "PATCH", path: cmd.path(""), body: map[string]bool{"enabled": enabled}}
+	return c.act(ctx, r, "subscription", word+" %s (%s)", "id", "url")
 }
 
 type webhookDelete struct{ oneSubscription }
@@ -150,12 +171,13 @@ const deadLetters = "/api/v1/ingest/dead-letters"
 type deadLetterList struct {
 	connection
 	ofProject
+	inEnvironment
 	listing
 }
 
 // Run lists dead letters.
 func (cmd *deadLetterList) Run(ctx context.Context, c *client) error {
-	query := map[string]string{"project_id": first(cmd.Project, c.project)}
+	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
 	return c.show(ctx, cmd.listing, deadLetters, query, "dead_letters",
 		"ID=id", "KIND=kind", "ENVIRONMENT=environment", "REASON=reason", "RECEIVED=received_at", "REPLAYED=replayed_at")
 }

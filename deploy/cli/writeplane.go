@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -8,9 +9,12 @@ import (
 	"os"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"skerry/pkg/seal"
 	"skerry/writeplane"
 	"skerry/writeplane/access"
+	"skerry/writeplane/audit"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/ingest"
 	"skerry/writeplane/postgres"
@@ -23,11 +27,23 @@ type database struct {
 	PostgresURL string `help:"Connection URL, several hosts allowed: postgres://user:password@host:5432/skerry." required:"" placeholder:"URL"`
 }
 
+// validate refuses a URL that no connection can be tried with. It does not
+// quote it: there may be a password in it.
+func (d database) validate() error {
+	if _, err := pgconn.ParseConfig(d.PostgresURL); err != nil {
+		return usagef("--postgres-url is not of the form postgres://user:password@host:5432/database")
+	}
+	return nil
+}
+
 type migrateCommand struct{ database }
 
 // Run brings the database to the schema of this program. Two at once are
 // safe; a database newer than the program is refused.
 func (cmd *migrateCommand) Run(ctx context.Context, streams Streams) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
 	if err := postgres.Migrate(ctx, cmd.PostgresURL); err != nil {
 		return err
 	}
@@ -62,14 +78,42 @@ type planeSettings struct {
 	WebhookAllowCIDR   []netip.Prefix `name:"webhook-allow-cidr" help:"Networks that webhooks may reach though they are not public, by plain http too." placeholder:"CIDR"`
 }
 
+func (s *planeSettings) validate() error {
+	for _, n := range []struct {
+		flag  string
+		value int64
+	}{
+		{"--retention-days", int64(s.RetentionDays)},
+		{"--crash-retention-days", int64(s.CrashRetentionDays)},
+		{"--ingest-stream-bytes", s.IngestStreamBytes},
+		{"--symbol-max-file-bytes", s.SymbolMaxFileBytes},
+		{"--symbol-max-body-bytes", s.SymbolMaxBodyBytes},
+	} {
+		if err := notNegative(n.flag, n.value); err != nil {
+			return err
+		}
+	}
+	if s.SMTPURL != "" {
+		if _, err := audit.NewSMTP(s.SMTPURL); err != nil {
+			return usagef("--smtp-url: %w", err)
+		}
+	}
+	if s.PublicURL != "" {
+		if _, err := httpBase("--public-url", s.PublicURL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // config is the part of the plane's configuration that the settings make.
 func (s *planeSettings) config() (writeplane.Config, error) {
 	sealing, err := readSealingKey(s.SealingKeyFile)
 	if err != nil {
 		return writeplane.Config{}, err
 	}
-	if s.CrashRetentionDays < 0 {
-		return writeplane.Config{}, usagef("--crash-retention-days %d is negative", s.CrashRetentionDays)
+	if err := s.validate(); err != nil {
+		return writeplane.Config{}, err
 	}
 	issuers := make([]access.IssuerConfig, len(s.OIDCIssuers))
 	for i, text := range s.OIDCIssuers {
@@ -90,29 +134,48 @@ func (s *planeSettings) config() (writeplane.Config, error) {
 	}, nil
 }
 
+// validate refuses what needs no server to be seen as wrong.
+func (cmd *writePlaneCommand) validate() error {
+	if err := cmp.Or(cmd.database.validate(), cmd.messaging.validate(), listenAddress("--listen", cmd.Listen), listenAddress("--listen-operator", cmd.ListenOperator)); err != nil {
+		return err
+	}
+	if cmd.StreamReplicas < 1 || cmd.StreamReplicas > 5 {
+		return usagef("--stream-replicas %d is not between 1 and 5", cmd.StreamReplicas)
+	}
+	if cmd.PostgresConns < 1 || cmd.PostgresConns > 10_000 {
+		return usagef("--postgres-connections %d is not between 1 and 10000", cmd.PostgresConns)
+	}
+	if scheme, _, ok := strings.Cut(cmd.BlobURL, "://"); ok && scheme != "file" && scheme != "s3" {
+		return usagef("--blob-url %s://… is neither a folder nor s3://bucket?region=…", scheme)
+	}
+	return nil
+}
+
 type writePlaneCommand struct {
 	database
 	planeSettings
 	proxies
-	Listen          string `help:"Address of the API." default:"127.0.0.1:8090"`
-	ListenOperator  string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
-	NATSURL         string `name:"nats-url" help:"NATS servers, separated by commas." required:"" placeholder:"URL"`
-	NATSCredentials string `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
-	BlobURL         string `help:"Where files lie: a folder (one write plane only), or s3://bucket?region=…" required:"" placeholder:"URL"`
-	StreamReplicas  int    `help:"Replicas of the streams that the plane makes." default:"1"`
-	PostgresConns   int    `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
-	Migrate         bool   `help:"Bring the schema up to date first."`
+	messaging
+	Listen         string `help:"Address of the API." default:"127.0.0.1:8090"`
+	ListenOperator string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
+	BlobURL        string `help:"Where files lie: a folder (one write plane only), or s3://bucket?region=…" required:"" placeholder:"URL"`
+	StreamReplicas int    `help:"Replicas of the streams that the plane makes." default:"1"`
+	PostgresConns  int    `name:"postgres-connections" help:"Most connections to PostgreSQL." default:"32"`
+	Migrate        bool   `help:"Bring the schema up to date first."`
 }
 
 // Run serves until ctx ends.
 func (cmd *writePlaneCommand) Run(ctx context.Context) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
 	config, err := cmd.config()
 	if err != nil {
 		return err
 	}
 	config.Listen, config.ListenOperator = cmd.Listen, cmd.ListenOperator
 	config.Postgres = postgres.Config{URL: cmd.PostgresURL, MaxConns: cmd.PostgresConns}
-	config.NATS, config.NATSOptions = cmd.NATSURL, natsOptions(cmd.NATSCredentials)
+	config.NATS, config.NATSOptions = cmd.NATSURL, cmd.options()
 	config.StreamReplicas = cmd.StreamReplicas
 	config.TrustedProxies = cmd.TrustedProxies
 	config.Blobs.URL = cmd.BlobURL

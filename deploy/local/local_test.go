@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 
 	"skerry/pkg/natsserver/natstest"
 	"skerry/pkg/openapi/openapitest"
+	"skerry/pkg/serve"
 )
 
 // childEnv makes the test binary be `skerry up` on the folder it names.
@@ -375,6 +377,19 @@ func TestServersThatCannotBeReachedAreNamed(t *testing.T) {
 	err = Run(t.Context(), base)
 	if err == nil || !strings.HasPrefix(err.Error(), "reach postgres at 127.0.0.1:1: ") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Run: %v, want one that names the address and no secret", err)
+	}
+}
+
+func TestTakenPortIsNamedByTheFlagOfUp(t *testing.T) {
+	t.Parallel()
+	for own, want := range map[string]string{
+		"--listen":          "edge-0: --listen-edge: listen on 127.0.0.1:1: taken",
+		"--listen-operator": "edge-0: --listen-edge (operators' address: its port + 100): listen on 127.0.0.1:1: taken",
+	} {
+		fault := &serve.ListenError{Setting: own, Address: "127.0.0.1:1", Err: errors.New("taken")}
+		if got := fmt.Errorf("edge-0: %w", byOurFlag("--listen-edge", fault)); got.Error() != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

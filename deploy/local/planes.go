@@ -58,7 +58,7 @@ func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) 
 	var err error
 	p.write, err = writeplane.New(ctx, plane)
 	if err != nil {
-		return nil, fmt.Errorf("write plane: %w", err)
+		return nil, fmt.Errorf("write plane: %w", byOurFlag("--listen-writeplane", err))
 	}
 	for i := range cfg.Edges {
 		node := cfg.Edge
@@ -69,11 +69,24 @@ func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) 
 		node.NATS, node.WritePlane = under.natsURL, dialable(p.write.URL())
 		edge, err := edgenode.New(node)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", node.ID, err)
+			return nil, fmt.Errorf("%s: %w", node.ID, byOurFlag("--listen-edge", err))
 		}
 		p.edges = append(p.edges, edge)
 	}
 	return p, nil
+}
+
+// byOurFlag names the flag of skerry up that decides over an address that
+// cannot be listened on; a plane knows it by its own flag.
+func byOurFlag(flag string, err error) error {
+	var fault *serve.ListenError
+	if errors.As(err, &fault) {
+		if fault.Setting != "--listen" {
+			flag += fmt.Sprintf(" (operators' address: its port + %d)", operatorOffset)
+		}
+		fault.Setting = flag
+	}
+	return err
 }
 
 func (p *planes) addTo(group *serve.Group) {

@@ -45,9 +45,9 @@ func (c Config) Validate() error {
 	u, err := url.Parse(c.WritePlane)
 	switch {
 	case err != nil: // its text would show the whole address, a password included
-		return errors.New("write plane address cannot be read")
+		return errors.New("--writeplane-url cannot be read")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Path != "" && u.Path != "/", u.RawQuery != "":
-		return fmt.Errorf("write plane address %q is not http(s)://host[:port]", u.Redacted())
+		return fmt.Errorf("--writeplane-url %q is not http(s)://host[:port]", u.Redacted())
 	}
 	return nil
 }

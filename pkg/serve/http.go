@@ -40,8 +40,20 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Listen opens a TCP listener; its error names the address and the flag or
-// setting that gave it.
+// ListenError is an address that cannot be listened on, and the flag or setting
+// that gave it, for whoever knows it by another name to correct.
+type ListenError struct {
+	Setting, Address string
+	Err              error
+}
+
+func (e *ListenError) Error() string {
+	return fmt.Sprintf("%s: listen on %s: %v", e.Setting, e.Address, e.Err)
+}
+
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// Listen opens a TCP listener; its error is a *ListenError.
 func Listen(setting, address string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", address)
 	if err != nil {
@@ -49,7 +61,7 @@ func Listen(setting, address string) (net.Listener, error) {
 		if errors.As(err, &op) && op.Err != nil {
 			err = op.Err
 		}
-		return nil, fmt.Errorf("%s: listen on %s: %w", setting, address, err)
+		return nil, &ListenError{Setting: setting, Address: address, Err: err}
 	}
 	return ln, nil
 }

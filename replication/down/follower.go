@@ -1,6 +1,7 @@
 package down
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,6 +120,9 @@ func (f *Follower) note(change func(*FollowerStatus)) {
 	change(&f.status)
 }
 
+// errNoServer is why there is no connection when the client does not say it itself.
+var errNoServer = errors.New("no server answers")
+
 // Run follows until ctx ends. Every connect, every fault and every contradiction begins a new session, which compares
 // the disk with the stream before it reads on.
 func (f *Follower) Run(ctx context.Context) error {
@@ -132,6 +136,9 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if time.Since(began) > longest {
 			pause = 20 * time.Millisecond
+		}
+		if !f.conn.IsConnected() { // whatever failed, this is why
+			err = fmt.Errorf("no connection to NATS: %w", cmp.Or(f.conn.LastError(), errNoServer))
 		}
 		f.note(func(s *FollowerStatus) { s.Err = err; s.Filling = false })
 		f.log.Debug("follow state anew", "reason", err, "in", pause)

@@ -68,6 +68,22 @@ func NewFounding(organization, project, tier string) Founding {
 	return f
 }
 
+// Validate names what the management interface would refuse, too.
+func (f Founding) Validate() error {
+	if err := checkName(f.OrganizationName); err != nil {
+		return fmt.Errorf("organization: %w", err)
+	}
+	if err := checkName(f.ProjectName); err != nil {
+		return fmt.Errorf("project: %w", err)
+	}
+	for _, member := range f.Members {
+		if err := checkEmail(member.Email); err != nil {
+			return fmt.Errorf("%q: %w", member.Email, err)
+		}
+	}
+	return nil
+}
+
 // Bootstrap makes what the founding plans unless its organization exists, and returns
 // the members' tokens by name.
 func (s *Store) Bootstrap(ctx context.Context, store *commit.Store, f Founding) (map[string]string, error) {
@@ -121,7 +137,7 @@ func (s *Store) found(ctx context.Context, tx *commit.Tx, f Founding) error {
 		if err := insertMember(ctx, tx, row); err != nil {
 			return err
 		}
-		token := tokenRow{ID: member.TokenID, OrganizationID: f.OrganizationID, MemberID: member.ID, Name: "demo " + name,
+		token := tokenRow{ID: member.TokenID, OrganizationID: f.OrganizationID, MemberID: member.ID, Name: "bootstrap " + name,
 			Role: member.Role, CreatedAt: f.At, ExpiresAt: f.At.Add(foundingTokenLife)}
 		if member.Bound {
 			token.ProjectID = &f.ProjectID
