@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"sync/atomic"
 
 	"github.com/andybalholm/brotli"
 	kgzip "github.com/klauspost/compress/gzip"
@@ -52,7 +51,11 @@ var costs = [codings]int64{gzipped: 64 << 10, zstandard: maxZstdWindow + 1<<20, 
 const maxZstdWindow = 8 << 20
 
 func codingOf(ctx *fasthttp.RequestCtx) (coding, error) {
-	switch name := ctx.Request.Header.Peek("Content-Encoding"); string(bytes.ToLower(bytes.TrimSpace(name))) {
+	name := ctx.Request.Header.Peek("Content-Encoding")
+	if len(name) > 0 && len(ctx.Request.Header.PeekAll("Content-Encoding")) > 1 {
+		return identity, errEncoding // two lines mean the same as two names in one
+	}
+	switch string(bytes.ToLower(bytes.TrimSpace(name))) {
 	case "", "identity":
 		return identity, nil
 	case "gzip", "x-gzip":
@@ -65,28 +68,15 @@ func codingOf(ctx *fasthttp.RequestCtx) (coding, error) {
 	return identity, errEncoding
 }
 
-// memory is the budget of all requests together.
-type memory struct {
-	limit int64
-	used  atomic.Int64
-}
-
-func (m *memory) take(n int64) bool {
-	if m.used.Add(n) > m.limit {
-		m.used.Add(-n)
-		return false
-	}
-	return true
-}
-
 // body reads a request's body: as it comes, bounded, decoded, bounded again.
 type body struct {
 	m      *Module
-	ctx    *fasthttp.RequestCtx
 	coding coding
 	taken  int64 // of the memory budget
 	raw    raw
-	dec    io.Reader // decoder over raw, or nil
+	first  []byte    // bytes as they came, before there was memory for more; the slice is reused
+	src    io.Reader // first and then raw, or raw alone
+	dec    io.Reader // decoder over src, or nil
 	give   func()    // returns the decoder to its pool
 	plain  int64     // decoded bytes
 }
@@ -100,22 +90,61 @@ func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx) error {
 	if length > m.cfg.MaxBodyBytes {
 		return errTooLarge
 	}
-	*b = body{m: m, ctx: ctx, coding: c, raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, left: m.cfg.MaxBodyBytes}}
-	cost := costs[c]
+	*b = body{m: m, coding: c, first: b.first[:0], raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, left: m.cfg.MaxBodyBytes}}
+	if b.raw.src == nil {
+		b.raw.src = bytes.NewReader(ctx.Request.Body())
+	}
+	b.src = &b.raw
+	if c != identity || length < 0 || length > free {
+		if err := b.claim(); err != nil {
+			return err
+		}
+	}
+	b.dec, b.give = m.coders.open(c, b.src)
+	return nil
+}
+
+// claim takes what the request needs of the memory budget, and waits for it. A sender who is slow to begin holds nothing
+// meanwhile: the first bytes are there before, and with a small body all of them are.
+func (b *body) claim() error {
+	if err := b.readFirst(); err != nil {
+		return err
+	}
+	length := b.raw.length
+	if b.raw.done {
+		length = b.raw.read
+	}
+	cost := costs[b.coding]
 	switch {
-	case length < 0 || length > inMemory || (c != identity && length > free):
+	case length < 0 || length > inMemory || (b.coding != identity && length > free):
 		cost += streamCost
 	case length > free:
 		cost += 2 * length
 	}
-	if !m.memory.take(cost) {
+	if cost > 0 && !b.m.memory.take(cost, b.m.cfg.Patience, b.raw.ctx.Done()) {
 		return errBusy
 	}
 	b.taken = cost
-	if b.raw.src == nil {
-		b.raw.src = bytes.NewReader(ctx.Request.Body())
+	b.src = io.MultiReader(bytes.NewReader(b.first), &b.raw)
+	return nil
+}
+
+// readFirst reads the body to its end, or the part of it that is free.
+func (b *body) readFirst() error {
+	for len(b.first) < free {
+		if len(b.first) == cap(b.first) {
+			b.first = append(make([]byte, 0, min(max(2*cap(b.first), 8<<10), free)), b.first...)
+		}
+		n, err := b.raw.Read(b.first[len(b.first):min(cap(b.first), free)])
+		b.first = b.first[:len(b.first)+n]
+		switch err {
+		case nil:
+		case io.EOF:
+			return nil
+		default:
+			return err
+		}
 	}
-	b.dec, b.give = m.coders.open(c, &b.raw)
 	return nil
 }
 
@@ -125,7 +154,7 @@ func (b *body) end() {
 		b.give = nil
 	}
 	if b.taken > 0 {
-		b.m.memory.used.Add(-b.taken)
+		b.m.memory.give(b.taken)
 		b.taken = 0
 	}
 }
@@ -134,7 +163,7 @@ func (b *body) end() {
 func (b *body) Read(p []byte) (int, error) {
 	src := b.dec
 	if src == nil {
-		src = &b.raw
+		src = b.src
 	}
 	n, err := src.Read(p)
 	b.plain += int64(n)

@@ -87,7 +87,8 @@ func (w *work) readReport() ([]byte, error) {
 		return w.ahead, err
 	}
 	const most = 3 * crash.MaxBodyBytes
-	if !w.m.memory.take(most) {
+	// Without waiting: it holds a part already, and many such would wait for each other.
+	if !w.m.memory.take(most, 0, nil) {
 		return nil, errBusy
 	}
 	w.body.taken += most

@@ -3,7 +3,7 @@
 //
 // It promises: an answer of success means that all of the request is on this edge's disk, any other that nothing is; the
 // order of checks and the bodies of the specification; memory under 16 MiB per request whatever the body's size, and under
-// a budget for all requests together, past which the answer is 503. It asks nobody: the centre can be gone.
+// a budget for all requests together, for which a request waits a while and is then answered 503. It asks nobody: the centre can be gone.
 package intake
 
 import (
@@ -35,6 +35,8 @@ type Config struct {
 	MaxBodyBytes int64
 	// MemoryBytes bounds what all requests with bodies over 64 KiB, or compressed ones, hold at once; 0 means 128 MiB.
 	MemoryBytes int64
+	// Patience is how long a request waits for its part of MemoryBytes before it is answered 503; 0 means 10 s.
+	Patience time.Duration
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// Log gets faults of the buffer; nil means slog.Default().
@@ -52,6 +54,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("intake: MaxBodyBytes is %d", c.MaxBodyBytes)
 	case c.MemoryBytes < 0:
 		return fmt.Errorf("intake: MemoryBytes is %d", c.MemoryBytes)
+	case c.Patience < 0:
+		return fmt.Errorf("intake: Patience is %s", c.Patience)
 	}
 	return nil
 }
@@ -87,6 +91,9 @@ func New(cfg Config) (*Module, error) {
 	if cfg.MemoryBytes == 0 {
 		cfg.MemoryBytes = 128 << 20
 	}
+	if cfg.Patience == 0 {
+		cfg.Patience = 10 * time.Second
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -102,7 +109,7 @@ func New(cfg Config) (*Module, error) {
 func (m *Module) Stats() Stats {
 	s := &m.stats
 	return Stats{Track: s.track.Load(), People: s.people.Load(), Alias: s.alias.Load(), Crashes: s.crashes.Load(),
-		Garbage: s.garbage.Load(), Full: s.full.Load(), Spooled: s.spooled.Load(), Memory: m.memory.used.Load()}
+		Garbage: s.garbage.Load(), Full: s.full.Load(), Spooled: s.spooled.Load(), Memory: m.memory.inUse()}
 }
 
 // Track answers POST /api/v1/track.

@@ -424,6 +424,15 @@ func TestContentEncodings(t *testing.T) {
 	}
 	w.expect("identity", "/api/v1/track", track, 200, `{"ok":true}`, "Content-Encoding", "identity")
 	w.expect("unknown", "/api/v1/track", track, 415, `{"error":"unsupported_encoding"}`, "Content-Encoding", "deflate")
+	req, err := http.NewRequest(http.MethodPost, w.url+"/api/v1/track", strings.NewReader(encode(t, "gzip", track)))
+	w.must(err)
+	req.Header = http.Header{"X-Api-Key": {key}, "Content-Encoding": {"gzip", "gzip"}}
+	res, err := http.DefaultClient.Do(req)
+	w.must(err)
+	w.must(res.Body.Close())
+	if res.StatusCode != 415 {
+		t.Errorf("two codings in lines of their own: %d, want 415", res.StatusCode)
+	}
 	if got := len(w.stored(up.LaneEvent)); got != n+1 {
 		t.Errorf("%d events stored, want %d", got, n+1)
 	}
