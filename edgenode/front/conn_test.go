@@ -21,13 +21,15 @@ func (c *counted) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
+var testLimits = Limits{Time: 30 * time.Second, Idle: 75 * time.Second, Stall: time.Minute}
+
 // pair is a connection as the server has it, and its client's end.
 func pair(t *testing.T) (*conn, *counted, net.Conn) {
 	t.Helper()
 	server, client := net.Pipe()
 	t.Cleanup(func() { _, _ = server.Close(), client.Close() })
 	below := &counted{Conn: server}
-	return &conn{Conn: below, stall: time.Minute}, below, client
+	return &conn{Conn: below, limits: &testLimits}, below, client
 }
 
 func TestReadEndsAtTheDeadlineThatWasAskedForLast(t *testing.T) {
@@ -100,27 +102,78 @@ func TestReadIsEndedFromOutside(t *testing.T) {
 	})
 }
 
+func TestReadEndsWhenWhatItWaitsForDoesNotCome(t *testing.T) {
+	t.Parallel()
+	const pause = 10 * time.Second
+	request := func(t *testing.T, c *conn, client net.Conn) {
+		go func() { _, _ = io.WriteString(client, "x") }()
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+	}
+	answer := func(t *testing.T, c *conn, client net.Conn) {
+		c.answered()
+		go func() { _, _ = io.ReadFull(client, make([]byte, 1)) }()
+		if _, err := c.Write([]byte("y")); err != nil {
+			t.Error(err)
+		}
+	}
+	part := request
+	set := func(t *testing.T, c *conn, _ net.Conn) { _ = c.SetReadDeadline(time.Now().Add(time.Hour)) }
+	for name, one := range map[string]struct {
+		steps []func(*testing.T, *conn, net.Conn) // with a pause behind each
+		want  time.Duration                       // from the last step on
+	}{
+		"first request":                     {nil, 30 * time.Second},
+		"rest of the first":                 {[]func(*testing.T, *conn, net.Conn){part}, 20 * time.Second},
+		"next request":                      {[]func(*testing.T, *conn, net.Conn){request, answer}, 65 * time.Second},
+		"its rest":                          {[]func(*testing.T, *conn, net.Conn){request, answer, part}, 30 * time.Second},
+		"the rest of its rest":              {[]func(*testing.T, *conn, net.Conn){request, answer, part, part}, 20 * time.Second},
+		"a body with a time of its own":     {[]func(*testing.T, *conn, net.Conn){request, answer, part, set, part}, time.Hour - 20*time.Second},
+		"the request behind such a body":    {[]func(*testing.T, *conn, net.Conn){request, set, part, answer}, 65 * time.Second},
+		"the rest of one that came with it": {[]func(*testing.T, *conn, net.Conn){request, func(_ *testing.T, c *conn, _ net.Conn) { c.answered() }}, 75 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _, client := pair(t)
+			for _, step := range one.steps {
+				step(t, c, client)
+				time.Sleep(pause)
+			}
+			begun := time.Now()
+			_, err := c.Read(make([]byte, 1))
+			if took := time.Since(begun); !errors.Is(err, os.ErrDeadlineExceeded) || took != one.want {
+				t.Errorf("%s: %v after %s, want the deadline's end after %s", name, err, took, one.want)
+			}
+		})
+	}
+}
+
 func TestLaterDeadlinesDoNotReachTheConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, below, client := pair(t)
-		for range 1000 { // requests, one every 20 ms
-			_ = c.SetReadDeadline(time.Now().Add(75 * time.Second))
-			_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-			go func() { _, _ = io.WriteString(client, "x") }()
-			if _, err := c.Read(make([]byte, 1)); err != nil {
+		for range 1000 { // requests in two parts, one every 20 ms
+			for range 2 {
+				go func() { _, _ = io.WriteString(client, "x") }()
+				if _, err := c.Read(make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.answered()
+			go func() { _, _ = io.ReadFull(client, make([]byte, 1)) }()
+			if _, err := c.Write([]byte("y")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
-		// 75 s, and 30 s at once after it; 20 s are too short for that to pass.
-		if below.set != 2 {
-			t.Errorf("set %d times, want 2", below.set)
+		// 30 s for the first request; 20 s are too short for that to pass.
+		if below.set != 1 {
+			t.Errorf("set %d times, want once", below.set)
 		}
 	})
 }
 
-// BenchmarkReadDeadlines moves the deadlines of one request, as the server does.
+// BenchmarkReadDeadlines moves the deadlines of one request: as the server would, and as conn does.
 func BenchmarkReadDeadlines(b *testing.B) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -132,13 +185,22 @@ func BenchmarkReadDeadlines(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = below.Close() }()
-	move := func(b *testing.B, c net.Conn) {
+	b.Run("Bare", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_ = c.SetReadDeadline(time.Now().Add(75 * time.Second))
-			_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_ = below.SetReadDeadline(time.Now().Add(75 * time.Second))
+			_ = below.SetReadDeadline(time.Now().Add(30 * time.Second))
 		}
-	}
-	b.Run("Bare", func(b *testing.B) { move(b, below) })
-	b.Run("Noted", func(b *testing.B) { move(b, &conn{Conn: below, stall: time.Minute}) })
+	})
+	b.Run("Noted", func(b *testing.B) {
+		c := &conn{Conn: below, limits: &testLimits}
+		b.ReportAllocs()
+		for b.Loop() {
+			c.answered()
+			c.wrote = time.Now() // as Write does
+			if _, err := c.expect(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

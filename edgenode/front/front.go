@@ -25,7 +25,7 @@ type Limits struct {
 	Header      int           // bytes of request line and headers; 0 means 8 KiB. Every open connection holds as much.
 	Answer      int           // bytes of an answer that leave together; 0 means 16 KiB. Every open connection holds as much.
 	Connections int           // at once; 0 means 100,000
-	Time        time.Duration // for the header, and for a small body; 0 means 30 s
+	Time        time.Duration // for the header and a body under 32 KiB, after a larger one's header for its first 32 KiB; 0 means 30 s
 	Idle        time.Duration // between requests of a connection; 0 means 75 s
 	Stall       time.Duration // in which a client must take some bytes of an answer; 0 means 60 s
 	Drain       time.Duration // for running requests when the server stops; 0 means 5 s
@@ -58,9 +58,9 @@ func (l Limits) withDefaults() Limits {
 const (
 	// slowest is the rate in bytes per second below which the sender of a body is given up.
 	slowest = 32 << 10
-	// noBody is what fasthttp calls the length of a request without one.
-	noBody = -2
-	// unknownLength is how long a body of unknown length may take.
+	// chunked is what fasthttp calls the length of a body that does not say it.
+	chunked = -1
+	// unknownLength is how long such a body may take.
 	unknownLength = time.Hour
 )
 
@@ -75,8 +75,6 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 		ErrorHandler:                 refuse,
 		ReadBufferSize:               limits.Header,
 		WriteBufferSize:              limits.Answer,
-		ReadTimeout:                  limits.Time,
-		IdleTimeout:                  limits.Idle,
 		Concurrency:                  limits.Connections,
 		MaxRequestBodySize:           64 << 10, // what is larger than this is not waited for
 		StreamRequestBody:            true,
@@ -87,15 +85,14 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 		SecureErrorLogMessage:        true,
 		Logger:                       quiet{},
 		HeaderReceived: func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-			length := h.ContentLength()
-			if length == 0 || length == noBody {
-				return fasthttp.RequestConfig{} // nothing to wait for
+			if length := h.ContentLength(); length >= slowest || length == chunked {
+				return fasthttp.RequestConfig{ReadTimeout: patience(length, limits.Time)}
 			}
-			return fasthttp.RequestConfig{ReadTimeout: patience(length, limits.Time)}
+			return fasthttp.RequestConfig{} // what is smaller has the time that the header has
 		},
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener{ln, limits.Stall}) }()
+	go func() { served <- server.Serve(listener{ln, &limits}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)
@@ -111,11 +108,8 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 
 // patience is how long the body of a request may take, from its header on.
 func patience(contentLength int, small time.Duration) time.Duration {
-	if contentLength < 0 {
-		if contentLength == -1 {
-			return unknownLength
-		}
-		return small
+	if contentLength == chunked {
+		return unknownLength
 	}
 	return small + time.Duration(contentLength/slowest)*time.Second
 }
@@ -130,6 +124,9 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 			return
 		}
 		handler(ctx)
+		if c, ok := ctx.Conn().(*conn); ok {
+			c.answered()
+		}
 		if ctx.Request.IsBodyStream() && !consumed(ctx) {
 			ctx.SetConnectionClose()
 			linger(ctx)
@@ -176,7 +173,11 @@ func consumed(ctx *fasthttp.RequestCtx) bool {
 type consumedMark struct{}
 
 // Consumed is to be called by a handler that has read ctx.RequestBodyStream until io.EOF.
-func Consumed(ctx *fasthttp.RequestCtx) { ctx.SetUserValue(consumedMark{}, true) }
+func Consumed(ctx *fasthttp.RequestCtx) {
+	if ctx.Request.Header.ContentLength() < 0 { // else the stream itself knows
+		ctx.SetUserValue(consumedMark{}, true)
+	}
+}
 
 // ErrTooLarge means that a body is larger than its reader wants.
 var ErrTooLarge = errors.New("request body is too large")
