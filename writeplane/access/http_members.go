@@ -14,12 +14,13 @@ import (
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/reply"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // ListMembers is GET /api/v1/members.
 func (m *Module) ListMembers(w http.ResponseWriter, r *http.Request, c *Call) error {
 	const sql = memberSQL + `organization_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3`
-	return listed(m, w, r, c, "members", sql, []any{c.Caller.OrganizationID}, scanMember, memberRow.view, func(m memberRow) string { return m.ID })
+	return list[memberRow, memberView]{"members", sql, scanMember, memberRow.view, func(m memberRow) string { return m.ID }}.serve(m, w, r, c, c.Caller.OrganizationID)
 }
 
 // InviteMember is POST /api/v1/members. Nobody grants a role above their own.
@@ -133,11 +134,8 @@ func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow) error {
 			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
 		}
 	}
-	rows, err := tx.Query(ctx, `SELECT id FROM projects WHERE organization_id = $1 AND id = ANY($2::uuid[]) AND deleted_at IS NULL FOR SHARE`, m.OrganizationID, m.ProjectIDs)
-	if err != nil {
-		return err
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	found, err := postgres.All(ctx, tx, "read member's projects", pgx.RowTo[string],
+		`SELECT id FROM projects WHERE organization_id = $1 AND id = ANY($2::uuid[]) AND deleted_at IS NULL FOR SHARE`, m.OrganizationID, m.ProjectIDs)
 	if err != nil {
 		return err
 	}

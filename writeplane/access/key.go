@@ -13,6 +13,7 @@ import (
 	"skerry/pkg/state"
 	"skerry/replication"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // keyRow is an API key; its secrets are known by their hashes alone.
@@ -52,9 +53,13 @@ func (k keyRow) document(expires *time.Time) state.Key {
 	return state.Key{ID: k.ID, ProjectID: k.ProjectID, Environment: k.Environment, ExpiresAt: expires}
 }
 
-const keySQL = `
+// keySQL finds keys of projects that are not deleted, anyKeySQL keys of all projects.
+const (
+	keySQL    = anyKeySQL + `p.deleted_at IS NULL AND `
+	anyKeySQL = `
 SELECT k.id, k.project_id, p.organization_id, k.environment, k.name, k.prefix, k.created_at, k.last_used_at, k.revoked_at
-FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE p.deleted_at IS NULL AND `
+FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE `
+)
 
 func scanKey(row pgx.CollectableRow) (k keyRow, err error) {
 	err = row.Scan(&k.ID, &k.ProjectID, &k.OrganizationID, &k.Environment, &k.Name, &k.Prefix, &k.CreatedAt, &k.LastUsedAt, &k.RevokedAt)
@@ -166,15 +171,13 @@ type secretRow struct {
 }
 
 func secretsOf(ctx context.Context, tx *commit.Tx, keyID string) ([]secretRow, error) {
-	rows, err := tx.Query(ctx, `SELECT hash, expires_at FROM api_key_secrets WHERE key_id = $1 ORDER BY hash FOR NO KEY UPDATE`, keyID)
-	if err != nil {
-		return nil, fmt.Errorf("read api key secrets: %w", err)
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (secretRow, error) {
+	scan := func(row pgx.CollectableRow) (secretRow, error) {
 		var hash []byte
 		var s secretRow
 		err := row.Scan(&hash, &s.expires)
 		copy(s.hash[:], hash)
 		return s, err
-	})
+	}
+	return postgres.All(ctx, tx, "read api key secrets", scan,
+		`SELECT hash, expires_at FROM api_key_secrets WHERE key_id = $1 ORDER BY hash FOR NO KEY UPDATE`, keyID)
 }

@@ -198,10 +198,8 @@ func deleteProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {
 }
 
 func endKeysOf(ctx context.Context, tx *commit.Tx, projectID string) error {
-	// keySQL sees no key of a deleted project, so the rows are read by themselves.
-	keys, err := postgres.All(ctx, tx, "read project's api keys", scanKey, `
-		SELECT k.id, k.project_id, p.organization_id, k.environment, k.name, k.prefix, k.created_at, k.last_used_at, k.revoked_at
-		FROM api_keys k JOIN projects p ON p.id = k.project_id WHERE k.project_id = $1 AND k.revoked_at IS NULL ORDER BY k.id FOR NO KEY UPDATE OF k`, projectID)
+	keys, err := postgres.All(ctx, tx, "read project's api keys", scanKey,
+		anyKeySQL+"k.project_id = $1 AND k.revoked_at IS NULL ORDER BY k.id FOR NO KEY UPDATE OF k", projectID)
 	if err != nil {
 		return err
 	}

@@ -144,9 +144,6 @@ func (s *Store) ByKey(ctx context.Context, key string) (identity KeyIdentity, ok
 	return identity, true, nil
 }
 
-// KeyUsed notes that a key was used; edges report it this way too.
-func (s *Store) KeyUsed(keyID string, at time.Time) { s.used.mark(keyID, at) }
-
 // ProjectRow is a project with its settings.
 type ProjectRow struct {
 	ID             string
