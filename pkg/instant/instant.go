@@ -4,7 +4,6 @@ package instant
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -54,45 +53,6 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	}
 	t.Time = parsed
 	return nil
-}
-
-// forms are the ISO 8601 forms accepted: extended and basic offsets, a fraction
-// after '.' or ',' (time.Parse takes both unasked), minutes alone, no offset, a date
-// alone.
-var forms = [...]string{
-	time.RFC3339,
-	"2006-01-02T15:04:05Z0700",
-	"2006-01-02T15:04:05Z07",
-	"2006-01-02T15:04Z07:00",
-	"2006-01-02T15:04Z0700",
-	"20060102T150405Z0700",
-	"20060102T150405Z07:00",
-	"2006-01-02T15:04:05",
-	"2006-01-02T15:04",
-	"20060102T150405",
-	"2006-01-02",
-}
-
-// Parse reads an ISO 8601 time. Without an offset it is in UTC, as all timestamps of
-// the interface are; a date alone means its first instant. What lies before the year 1
-// in UTC is refused, since Layout cannot show it. The instant that begins the year 1 is read a microsecond
-// late, which Layout does not show either: some clients send it for want of a time,
-// and the zero Time stands for no time at all.
-func Parse(s string) (time.Time, error) {
-	upper := strings.ToUpper(s) // RFC 3339 allows t and z
-	for _, form := range forms {
-		t, err := time.Parse(form, upper)
-		switch {
-		case err != nil:
-			continue
-		case t.UTC().Year() < 1:
-			return time.Time{}, fmt.Errorf("%q is before the year 1", s)
-		case t.IsZero():
-			t = t.Add(time.Microsecond)
-		}
-		return t.UTC(), nil
-	}
-	return time.Time{}, fmt.Errorf("%q is not an ISO 8601 time such as 2026-01-02T03:04:05.678Z", s)
 }
 
 // Next is the present in the precision that answers show, but always after before: a
