@@ -33,9 +33,10 @@ func (l listener) Accept() (net.Conn, error) {
 type conn struct {
 	net.Conn
 	limits *Limits
-	wrote  time.Time   // when the last answer began to leave; zero: none has since the last request
-	until  time.Time   // the write deadline as it is set; only the server's goroutine writes
-	linger atomic.Bool // something of the last request was not read
+	wrote  time.Time     // when the last answer began to leave; zero: none has since the last request
+	until  time.Time     // the write deadline as it is set; only the server's goroutine writes
+	linger atomic.Bool   // something of the last request was not read
+	credit time.Duration // for which a body that is being read may still let its reader wait; only who reads touches it
 
 	mu      sync.Mutex // guards all below: a handler's helper may end a read from outside
 	expects expectation
@@ -49,6 +50,7 @@ type expectation uint8
 const (
 	restOfRequest expectation = iota // or the first request of a connection: it has Limits.Time from now
 	nextRequest                      // it may come within Limits.Idle after the answer
+	restOfBody                       // that a handler reads: it has to come at a pace
 	asSet                            // what the deadline is for that was set
 )
 
@@ -93,37 +95,61 @@ func (c *conn) answered() {
 	c.expects = nextRequest
 }
 
-// expect sets the deadline of the read that begins, and tells whether that waits for a request.
-func (c *conn) expect() (request bool, err error) {
+// receive is called when a handler begins with a body of which more is to come. It may keep its reader waiting for
+// Limits.Time, and a second more for each 32 KiB that have come, but for no more than twice Limits.Time at once. The
+// announced length earns nothing: it costs its sender nothing either. Nor does it count how long a reader takes.
+func (c *conn) receive() {
+	c.credit = c.limits.Time
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch c.expects {
+	c.expects = restOfBody
+}
+
+// expect sets the deadline of the read that begins, and tells what that waits for.
+func (c *conn) expect() (expectation, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what := c.expects
+	switch what {
 	case nextRequest:
 		from := c.wrote
 		if from.IsZero() { // a part of this request came with the last one, whose answer has not left
 			from = time.Now()
 		}
 		c.expects = restOfRequest
-		return true, c.readByLocked(from.Add(c.limits.Idle))
+		return what, c.readByLocked(from.Add(c.limits.Idle))
 	case restOfRequest:
 		c.expects = asSet
-		return false, c.readByLocked(time.Now().Add(c.limits.Time))
+		return what, c.readByLocked(time.Now().Add(c.limits.Time))
+	case restOfBody:
+		return what, c.readByLocked(time.Now().Add(c.credit))
 	}
-	return false, nil
+	return what, nil
 }
 
 // Read gives up at the deadline of what it waits for, which may be later than the one that woke it.
 func (c *conn) Read(b []byte) (int, error) {
-	request, err := c.expect()
+	what, err := c.expect()
 	if err != nil {
 		return 0, err
 	}
-	if request {
+	switch what {
+	case restOfBody:
+		begun := time.Now()
+		n, err := c.read(b)
+		earned := time.Duration(n) * (time.Second / slowest)
+		c.credit = min(c.credit-time.Since(begun)+earned, 2*c.limits.Time)
+		return n, err
+	case nextRequest:
 		// Asked at once after an answer, the system says that there is nothing yet, and has to be asked again when the
 		// poller knows better. On a busy core the next request is there when the others have had their turn: 1.3 reads a
 		// request instead of 2.
 		runtime.Gosched()
 	}
+	return c.read(b)
+}
+
+func (c *conn) read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
 		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !c.early() {

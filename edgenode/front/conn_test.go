@@ -173,6 +173,92 @@ func TestLaterDeadlinesDoNotReachTheConnection(t *testing.T) {
 	})
 }
 
+// A body whose announced length would allow hours is given up as soon as it keeps its reader waiting.
+func TestBodyHasToComeAtAPace(t *testing.T) {
+	t.Parallel()
+	const kib = 1 << 10
+	for name, c := range map[string]struct {
+		send func(io.Writer) // until the connection ends
+		want time.Duration   // until then; 0: an hour of it is read
+	}{
+		"nothing":                     {func(io.Writer) {}, 30 * time.Second},
+		"a byte each second":          {every(time.Second, 1), 30 * time.Second},
+		"16 KiB each second":          {every(time.Second, 16*kib), 60 * time.Second},
+		"40 KiB each second":          {every(time.Second, 40*kib), 0},
+		"a pause of 50 s each minute": {every(50*time.Second, 2000*kib), 0},
+		"much, then nothing":          {func(w io.Writer) { _, _ = w.Write(make([]byte, 8000*kib)) }, 60 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c1, _, client := pair(t)
+			_ = c1.SetReadDeadline(time.Now().Add(30 * time.Second))
+			c1.receive()
+			if name == "a pause of 50 s each minute" {
+				c1.credit = 60 * time.Second // the first pause comes before anything is earned
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); c.send(client) }()
+			begun, buf := time.Now(), make([]byte, 8*kib)
+			var err error
+			for err == nil && time.Since(begun) < time.Hour {
+				_, err = c1.Read(buf)
+			}
+			took := time.Since(begun)
+			_ = c1.Close()
+			<-done
+			switch {
+			case c.want == 0 && err != nil:
+				t.Errorf("%s: given up after %s: %v", name, took, err)
+			case c.want > 0 && (!errors.Is(err, os.ErrDeadlineExceeded) || took < c.want-2*time.Second || took > c.want+time.Second):
+				t.Errorf("%s: %v after %s, want to give up after %s", name, err, took, c.want)
+			}
+		})
+	}
+}
+
+// every writes n bytes after each pause until nobody takes them.
+func every(pause time.Duration, n int) func(io.Writer) {
+	return func(w io.Writer) {
+		for {
+			time.Sleep(pause)
+			if _, err := w.Write(make([]byte, n)); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func TestTimeInWhichNobodyReadsIsNotTheSenders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, _, client := pair(t)
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		c.receive()
+		go func() { _, _ = client.Write(make([]byte, 3)) }()
+		for range 3 {
+			time.Sleep(time.Hour) // a full disk, or a slow write plane
+			if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
+				t.Fatalf("%d bytes, %v", n, err)
+			}
+		}
+		go func() {
+			time.Sleep(10 * time.Second)
+			_ = c.SetReadDeadline(time.Unix(1, 0))
+		}()
+		begun := time.Now()
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != 10*time.Second {
+			t.Errorf("ended from outside: %v after %s", err, time.Since(begun))
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("and stays so: %v", err)
+		}
+		c.answered()
+		begun = time.Now()
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != 75*time.Second {
+			t.Errorf("between requests: %v after %s", err, time.Since(begun))
+		}
+	})
+}
+
 // BenchmarkReadDeadlines moves the deadlines of one request: as the server would, and as conn does.
 func BenchmarkReadDeadlines(b *testing.B) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -25,7 +25,7 @@ type Limits struct {
 	Header      int           // bytes of request line and headers; 0 means 8 KiB. Every open connection holds as much.
 	Answer      int           // bytes of an answer that leave together; 0 means 16 KiB. Every open connection holds as much.
 	Connections int           // at once; 0 means 100,000
-	Time        time.Duration // for the header and a body under 32 KiB, after a larger one's header for its first 32 KiB; 0 means 30 s
+	Time        time.Duration // for the header and the first 8 KiB of a body, and for what the rest keeps its reader waiting; 0 means 30 s
 	Idle        time.Duration // between requests of a connection; 0 means 75 s
 	Stall       time.Duration // in which a client must take some bytes of an answer; 0 means 60 s
 	Drain       time.Duration // for running requests when the server stops; 0 means 5 s
@@ -60,8 +60,8 @@ const (
 	slowest = 32 << 10
 	// chunked is what fasthttp calls the length of a body that does not say it.
 	chunked = -1
-	// unknownLength is how long such a body may take.
-	unknownLength = time.Hour
+	// readAhead is how much of a body is read before its handler is called, in the time that the header has.
+	readAhead = 8 << 10
 )
 
 // Serve answers requests on ln with handler until ctx ends; then it lets running requests finish within Limits.Drain.
@@ -84,12 +84,6 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 		CloseOnShutdown:              true,
 		SecureErrorLogMessage:        true,
 		Logger:                       quiet{},
-		HeaderReceived: func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-			if length := h.ContentLength(); length >= slowest || length == chunked {
-				return fasthttp.RequestConfig{ReadTimeout: patience(length, limits.Time)}
-			}
-			return fasthttp.RequestConfig{} // what is smaller has the time that the header has
-		},
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener{ln, &limits}) }()
@@ -106,16 +100,8 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 	return nil
 }
 
-// patience is how long the body of a request may take, from its header on.
-func patience(contentLength int, small time.Duration) time.Duration {
-	if contentLength == chunked {
-		return unknownLength
-	}
-	return small + time.Duration(contentLength/slowest)*time.Second
-}
-
-// careful wraps a handler so that a body which was not read to its end ends the connection. fasthttp would take what is
-// left of it for the next request, which is request smuggling by the front door.
+// careful wraps a handler so that a body has to come at a pace, and that one which was not read to its end ends the
+// connection. fasthttp would take what is left of it for the next request, which is request smuggling by the front door.
 func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		if ambiguous(&ctx.Request.Header) {
@@ -123,8 +109,12 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 			ctx.SetConnectionClose()
 			return
 		}
+		c, ok := ctx.Conn().(*conn)
+		if length := ctx.Request.Header.ContentLength(); ok && (length > readAhead || length == chunked) {
+			c.receive()
+		}
 		handler(ctx)
-		if c, ok := ctx.Conn().(*conn); ok {
+		if ok {
 			c.answered()
 		}
 		if ctx.Request.IsBodyStream() && !consumed(ctx) {

@@ -230,16 +230,21 @@ func TestClientThatTakesNothingIsGivenUp(t *testing.T) {
 	<-over
 }
 
-func TestPatienceGrowsWithTheBody(t *testing.T) {
+func TestBodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		length int
-		want   time.Duration
-	}{
-		{-2, 30 * time.Second}, {0, 30 * time.Second}, {1000, 30 * time.Second}, {-1, time.Hour}, {32 << 20, 30*time.Second + 1024*time.Second},
+	faults := make(chan error, 1)
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		_, err := Body(ctx, nil, 1<<30)
+		faults <- err
+		ctx.SetStatusCode(400)
+	}, Limits{Time: 100 * time.Millisecond})
+	for name, head := range map[string]string{
+		"length":  fmt.Sprintf("Content-Length: %d\r\n\r\n%s", 400<<20, strings.Repeat("a", 20_000)),
+		"chunked": "Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n",
 	} {
-		if got := patience(c.length, 30*time.Second); got != c.want {
-			t.Errorf("%d bytes: %s, want %s", c.length, got, c.want)
+		got := talk(t, address, "POST / HTTP/1.1\r\nHost: x\r\n"+head)
+		if err := <-faults; err == nil || !strings.HasPrefix(got, "HTTP/1.1 400 ") {
+			t.Errorf("%s: %v, answer %q", name, err, got)
 		}
 	}
 }
