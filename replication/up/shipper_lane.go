@@ -143,7 +143,7 @@ func (l *laneShipper) wait(ctx context.Context, appended <-chan struct{}) {
 		defer timer.Stop()
 		over = timer.C
 		appended = nil
-	} else if len(l.flying) >= l.window {
+	} else if l.full() {
 		appended = nil
 	}
 	select {
@@ -261,12 +261,20 @@ func (l *laneShipper) lost(err error) {
 	l.note(err)
 }
 
+// full tells whether nothing may be sent before something has landed. Many small messages would cost the centre a
+// transaction each: with some on their way, the next one waits for company. The log is not even read then, which would
+// cost a busy edge more than the message itself.
+func (l *laneShipper) full() bool {
+	n := len(l.flying)
+	return n >= l.window || n >= 2 && l.flying[n-1].small
+}
+
 // fill publishes until the window is full or the log is sent.
 func (l *laneShipper) fill(ctx context.Context) error {
 	if err := l.choose(); err != nil {
 		return err
 	}
-	for len(l.flying) < l.window && l.in != (Incarnation{}) {
+	for !l.full() && l.in != (Incarnation{}) {
 		batch, ok, err := l.log.Read(ctx, l.in, l.lane, l.next, PackBudget)
 		if err != nil {
 			return fmt.Errorf("read the log at %d: %w", l.next, err)
@@ -279,12 +287,7 @@ func (l *laneShipper) fill(ctx context.Context) error {
 			l.freed = batch.First - 1
 			l.mu.Unlock()
 		}
-		// Many small messages would cost the centre a transaction each: with some on their way, wait for company.
-		small := len(batch.Data) < PackBudget/4
-		if small && len(l.flying) >= 2 && l.flying[len(l.flying)-1].small {
-			return nil
-		}
-		if err := l.publish(&batch, small); err != nil {
+		if err := l.publish(&batch); err != nil {
 			return err
 		}
 	}
@@ -312,7 +315,7 @@ func (l *laneShipper) choose() error {
 	return nil
 }
 
-func (l *laneShipper) publish(b *Batch, small bool) error {
+func (l *laneShipper) publish(b *Batch) error {
 	messages, err := l.packer.Pack(b)
 	if err != nil {
 		return fmt.Errorf("pack %s %d: %w", l.lane, b.First, err)
@@ -322,7 +325,7 @@ func (l *laneShipper) publish(b *Batch, small bool) error {
 		if err != nil {
 			return fmt.Errorf("publish: %w", err) // next stays, so the whole batch is tried again
 		}
-		f := flight{end: b.First, small: small, future: future}
+		f := flight{end: b.First, small: len(b.Data) < PackBudget/4, future: future}
 		if i == len(messages)-1 {
 			f.end = b.End() // only the last part completes the batch
 		}

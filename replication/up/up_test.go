@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
 	"skerry/pkg/natsserver/natstest"
@@ -454,6 +455,63 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 		case <-tick.C:
 		case <-deadline:
 			t.Fatalf("waited 20 s until %s", what)
+		}
+	}
+}
+
+// landing is a message whose acknowledgement the test gives.
+type landing struct{ ok chan *jetstream.PubAck }
+
+func (l landing) Ok() <-chan *jetstream.PubAck { return l.ok }
+func (landing) Err() <-chan error              { return nil }
+func (landing) Msg() *nats.Msg                 { return nil }
+
+// readsLog counts how often it is read, and has nothing new.
+type readsLog struct {
+	*memoryLog
+	reads int
+}
+
+func (l *readsLog) Read(context.Context, Incarnation, Lane, uint64, int) (Batch, bool, error) {
+	l.reads++
+	return Batch{}, false, nil
+}
+
+func TestTheLogIsNotReadWhileSmallMessagesAreOnTheirWay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		small []bool // the messages on their way
+		want  int    // reads
+	}{
+		"none":                {nil, 1},
+		"one small":           {[]bool{true}, 1},
+		"two small":           {[]bool{true, true}, 0},
+		"large, then small":   {[]bool{false, true}, 0},
+		"small, then large":   {[]bool{true, false}, 1},
+		"large ones":          {[]bool{false, false, false}, 1},
+		"as many as may be":   {[]bool{false, false, false, false}, 0},
+		"small behind larges": {[]bool{false, false, true}, 0},
+	} {
+		log := &readsLog{memoryLog: newMemoryLog()}
+		log.append(LaneEvent, event(1))
+		l := &laneShipper{lane: LaneEvent, window: 4, log: log, connected: func() bool { return true }, in: log.Pending(LaneEvent)[0]}
+		first := landing{make(chan *jetstream.PubAck, 1)}
+		for i, small := range c.small {
+			f := landing{nil}
+			if i == 0 {
+				f = first
+			}
+			l.flying = append(l.flying, flight{small: small, future: f})
+		}
+		if err := l.step(t.Context()); err != nil || log.reads != c.want {
+			t.Errorf("%s: %d reads, want %d; %v", name, log.reads, c.want, err)
+		}
+		if len(c.small) != 2 || c.want != 0 {
+			continue
+		}
+		first.ok <- &jetstream.PubAck{Sequence: 1}
+		if err := l.step(t.Context()); err != nil || log.reads != 1 {
+			t.Errorf("%s, one has landed: %d reads, want 1; %v", name, log.reads, err)
 		}
 	}
 }
