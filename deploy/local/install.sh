@@ -13,7 +13,7 @@ as_root() {
 	elif command -v sudo >/dev/null 2>&1; then
 		sudo "$@"
 	else
-		echo "missing: $what. Install it as root: $*" >&2
+		echo "installing needs root, and there is no sudo. As root: sh $0 $what" >&2
 		exit 1
 	fi
 }

@@ -38,6 +38,9 @@ func Migrate(ctx context.Context, rawURL string) error {
 		_, _ = conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", int64(lock))
 	}()
 
+	if err := ensureAppRole(ctx, conn); err != nil {
+		return err
+	}
 	const versionTable = `
 		CREATE TABLE IF NOT EXISTS public.schema_version (version int4 NOT NULL);
 		INSERT INTO public.schema_version SELECT 0 WHERE NOT EXISTS (SELECT FROM public.schema_version)`
