@@ -15,6 +15,7 @@ import (
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/jobs"
+	"skerry/writeplane/postgres"
 )
 
 // MaxExport is the largest export in bytes (specification, Limits: 100 MB).
@@ -197,22 +198,21 @@ func (x *Exporter) Work(ctx context.Context, job *river.Job[exportArgs]) error {
 
 func exportLock(id string) string { return "audit export " + id }
 
-// begin counts the attempt and returns the export; its status is running unless it is
-// finished.
+// begin counts the attempt and returns the export. Its status is running unless it is
+// finished, or gone.
 func (x *Exporter) begin(ctx context.Context, id string) (row exportRow, attempts int, err error) {
 	_, err = x.commits.Pool().Exec(ctx, `UPDATE audit_exports SET status = 'running', attempts = attempts + 1 WHERE id = $1 AND status IN ('pending', 'running')`, id)
 	if err != nil {
 		return row, 0, fmt.Errorf("begin export: %w", err)
 	}
-	rows, err := x.commits.Pool().Query(ctx, exportSQL+"id = $1", id)
-	if err != nil {
-		return row, 0, fmt.Errorf("read export: %w", err)
+	row, ok, err := postgres.One(ctx, x.commits.Pool(), "read export", scanExport, exportSQL+"id = $1", id)
+	if err != nil || !ok {
+		return row, 0, err
 	}
-	if row, err = pgx.CollectExactlyOneRow(rows, scanExport); err != nil {
-		return row, 0, fmt.Errorf("read export: %w", err)
+	if err = x.commits.Pool().QueryRow(ctx, `SELECT attempts FROM audit_exports WHERE id = $1`, id).Scan(&attempts); err != nil {
+		return row, 0, fmt.Errorf("read export's attempts: %w", err)
 	}
-	err = x.commits.Pool().QueryRow(ctx, `SELECT attempts FROM audit_exports WHERE id = $1`, id).Scan(&attempts)
-	return row, attempts, err
+	return row, attempts, nil
 }
 
 // export streams the entries into the export's one object and reports it ready. The
@@ -314,15 +314,11 @@ func (x *Exporter) Tick(ctx context.Context) error {
 // requeue inserts the job again of each open export whose lock nobody holds.
 func (x *Exporter) requeue(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, x.commits.Pool(), func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
+		open, err := postgres.All(ctx, tx, "list open exports", pgx.RowTo[string], `
 			SELECT id FROM audit_exports WHERE status IN ('pending', 'running') AND queued_at < $1 ORDER BY queued_at LIMIT 20 FOR UPDATE SKIP LOCKED`,
 			x.now().Add(-requeueAfter))
 		if err != nil {
-			return fmt.Errorf("list open exports: %w", err)
-		}
-		open, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return fmt.Errorf("list open exports: %w", err)
+			return err
 		}
 		for _, id := range open {
 			var free bool
@@ -345,13 +341,10 @@ func (x *Exporter) requeue(ctx context.Context) error {
 
 // sweep removes the files of exports that are a month old.
 func (x *Exporter) sweep(ctx context.Context) error {
-	rows, err := x.commits.Pool().Query(ctx, exportSQL+"object IS NOT NULL AND finished_at < $1 LIMIT 20", x.now().Add(-keepFile))
+	old, err := postgres.All(ctx, x.commits.Pool(), "list old exports", scanExport,
+		exportSQL+"object IS NOT NULL AND finished_at < $1 LIMIT 20", x.now().Add(-keepFile))
 	if err != nil {
-		return fmt.Errorf("list old exports: %w", err)
-	}
-	old, err := pgx.CollectRows(rows, scanExport)
-	if err != nil {
-		return fmt.Errorf("list old exports: %w", err)
+		return err
 	}
 	for _, row := range old {
 		if err := x.blobs.Delete(ctx, *row.Object); err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"skerry/writeplane/postgres"
+
 	"github.com/jackc/pgx/v5"
 )
 
@@ -58,14 +60,9 @@ func (l *Log) facets(ctx context.Context, q Query) ([]facet, error) {
 		fmt.Fprintf(&b, " AND month <= %s::date", args.add(monthOf(q.Until)))
 	}
 	b.WriteString(" ORDER BY 1, 2, 3")
-	// Planned with its values, as the entries are.
-	rows, err := l.pool.Query(ctx, b.String(), append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	found, err := postgres.All(ctx, l.pool, "read facets", pgx.RowToStructByPos[facet], b.String(), plannedWithValues(args)...)
 	if err != nil {
-		return nil, fmt.Errorf("read facets: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[facet])
-	if err != nil {
-		return nil, fmt.Errorf("read facets: %w", err)
+		return nil, err
 	}
 	for i := range found {
 		found[i].Month = found[i].Month.UTC()

@@ -1,13 +1,10 @@
 package audit
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/mail"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"skerry/pkg/id"
 	"skerry/pkg/jsonbody"
@@ -17,6 +14,7 @@ import (
 	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 var (
@@ -111,16 +109,13 @@ func (m *Module) GetExport(w http.ResponseWriter, r *http.Request, c *access.Cal
 	if !id.Valid(r.PathValue("id")) {
 		return access.ErrNotFound
 	}
-	rows, err := m.log.pool.Query(r.Context(), exportSQL+"id = $1 AND organization_id = $2", r.PathValue("id"), c.Caller.OrganizationID)
+	row, ok, err := postgres.One(r.Context(), m.log.pool, "read export", scanExport,
+		exportSQL+"id = $1 AND organization_id = $2", r.PathValue("id"), c.Caller.OrganizationID)
 	if err != nil {
-		return fmt.Errorf("read export: %w", err)
+		return err
 	}
-	row, err := pgx.CollectExactlyOneRow(rows, scanExport)
-	if errors.Is(err, pgx.ErrNoRows) || (err == nil && !covers(c.Caller, row.Filters)) {
+	if !ok || !covers(c.Caller, row.Filters) {
 		return access.ErrNotFound
-	}
-	if err != nil {
-		return fmt.Errorf("read export: %w", err)
 	}
 	shown, err := row.signed(r.Context(), m.blobs, blobs.DefaultExpiry)
 	if err != nil {
@@ -152,13 +147,10 @@ func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access
 		return err
 	}
 	// An organization's schedules are few; those out of sight are left out here.
-	rows, err := m.log.pool.Query(r.Context(), scheduleSQL+`s.organization_id = $1 AND ($2::uuid IS NULL OR s.id < $2) ORDER BY s.id DESC`, c.Caller.OrganizationID, after)
+	found, err := postgres.All(r.Context(), m.log.pool, "list schedules", scanSchedule,
+		scheduleSQL+`s.organization_id = $1 AND ($2::uuid IS NULL OR s.id < $2) ORDER BY s.id DESC`, c.Caller.OrganizationID, after)
 	if err != nil {
-		return fmt.Errorf("list schedules: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scanSchedule)
-	if err != nil {
-		return fmt.Errorf("list schedules: %w", err)
+		return err
 	}
 	views := []scheduleView{}
 	for _, s := range found {
@@ -263,16 +255,13 @@ func (m *Module) DeleteSchedule(w http.ResponseWriter, r *http.Request, c *acces
 		return access.ErrNotFound
 	}
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		rows, err := tx.Query(r.Context(), scheduleSQL+"s.id = $1 AND s.organization_id = $2 FOR UPDATE OF s", r.PathValue("id"), c.Caller.OrganizationID)
+		row, ok, err := postgres.One(r.Context(), tx, "read schedule", scanSchedule,
+			scheduleSQL+"s.id = $1 AND s.organization_id = $2 FOR UPDATE OF s", r.PathValue("id"), c.Caller.OrganizationID)
 		if err != nil {
-			return fmt.Errorf("read schedule: %w", err)
+			return err
 		}
-		row, err := pgx.CollectExactlyOneRow(rows, scanSchedule)
-		if errors.Is(err, pgx.ErrNoRows) || (err == nil && !covers(c.Caller, row.Filters)) {
+		if !ok || !covers(c.Caller, row.Filters) {
 			return access.ErrNotFound
-		}
-		if err != nil {
-			return fmt.Errorf("read schedule: %w", err)
 		}
 		if err := reply.IfMatch(r, row.view()); err != nil {
 			return err

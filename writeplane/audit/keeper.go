@@ -11,16 +11,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"skerry/writeplane/access"
 	"skerry/writeplane/postgres"
 )
 
 // retention is how long the authoritative store keeps entries of each class
 // (specification, Audit retention by tier).
 var retention = map[string]func(time.Time) time.Time{
-	"hobby":      func(t time.Time) time.Time { return t.AddDate(0, 0, 90) },
-	"pro":        func(t time.Time) time.Time { return t.AddDate(1, 0, 0) },
-	"growth":     func(t time.Time) time.Time { return t.AddDate(2, 0, 0) },
-	"enterprise": func(t time.Time) time.Time { return t.AddDate(7, 0, 0) },
+	access.Hobby:      func(t time.Time) time.Time { return t.AddDate(0, 0, 90) },
+	access.Pro:        func(t time.Time) time.Time { return t.AddDate(1, 0, 0) },
+	access.Growth:     func(t time.Time) time.Time { return t.AddDate(2, 0, 0) },
+	access.Enterprise: func(t time.Time) time.Time { return t.AddDate(7, 0, 0) },
 }
 
 // Keeper makes the log's partitions ahead of time and drops those whose time is over.
@@ -62,7 +63,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 func (k *Keeper) Keep(ctx context.Context) error {
 	now := k.now().UTC()
 	for n := range monthsAhead {
-		month := time.Date(now.Year(), now.Month()+time.Month(n), 1, 0, 0, 0, 0, time.UTC)
+		month := monthOf(now).AddDate(0, n, 0)
 		if _, err := k.owner.Exec(ctx, `SELECT audit_make_month($1)`, month); err != nil {
 			return fmt.Errorf("make partitions of %s: %w", month.Format("2006-01"), err)
 		}
@@ -95,15 +96,11 @@ type partition struct {
 var partitionName = regexp.MustCompile(`^audit_entries_(hobby|pro|growth|enterprise)_(\d{6})$`)
 
 func (k *Keeper) partitions(ctx context.Context) ([]partition, error) {
-	rows, err := k.owner.Query(ctx, `
+	names, err := postgres.All(ctx, k.owner, "list partitions", pgx.RowTo[string], `
 		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_inherits j ON j.inhrelid = i.inhparent
 		WHERE j.inhparent = 'audit_entries'::regclass ORDER BY c.relname`)
 	if err != nil {
-		return nil, fmt.Errorf("list partitions: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list partitions: %w", err)
+		return nil, err
 	}
 	var out []partition
 	for _, name := range names {

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
+
+	"skerry/writeplane/postgres"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -104,9 +107,7 @@ func (l *Log) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
 	q.Since = later(q.Since, extent.begun)
 	spans := l.spans(extent)
 	if q.Ascending {
-		for i, j := 0, len(spans)-1; i < j; i, j = i+1, j-1 {
-			spans[i], spans[j] = spans[j], spans[i]
-		}
+		slices.Reverse(spans)
 	}
 	left := q.Limit
 	for _, s := range spans {
@@ -227,13 +228,9 @@ func (l *Log) Find(ctx context.Context, organizationID, id string) (e Entry, ok 
 	}
 	q := Query{OrganizationID: organizationID, Since: at, Until: at.Add(time.Millisecond)}
 	sql, args := q.build(table)
-	rows, err := l.pool.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	found, err := postgres.All(ctx, l.pool, "find entry", scan, sql, args...)
 	if err != nil {
-		return Entry{}, false, fmt.Errorf("find entry: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, scan)
-	if err != nil {
-		return Entry{}, false, fmt.Errorf("find entry: %w", err)
+		return Entry{}, false, err
 	}
 	for _, each := range found {
 		if each.ID == id {

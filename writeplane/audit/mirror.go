@@ -65,15 +65,11 @@ func (m *Mirrorer) Run(ctx context.Context) error {
 
 // Round copies one batch of each chain that is behind; more tells that some still are.
 func (m *Mirrorer) Round(ctx context.Context) (more bool, err error) {
-	rows, err := m.pool.Query(ctx, `
+	behind, err := postgres.All(ctx, m.pool, "list chains behind", pgx.RowTo[string], `
 		SELECT c.organization_id FROM audit_chains c LEFT JOIN audit_mirrored m USING (organization_id)
 		WHERE c.seq > coalesce(m.seq, 0) ORDER BY coalesce(m.at, 'epoch') LIMIT $1`, mirrorRound)
 	if err != nil {
-		return false, fmt.Errorf("list chains behind: %w", err)
-	}
-	behind, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return false, fmt.Errorf("list chains behind: %w", err)
+		return false, err
 	}
 	more = len(behind) == mirrorRound
 	var faults []error
@@ -108,11 +104,7 @@ func (m *Mirrorer) chain(ctx context.Context, organizationID string) (full bool,
 		}
 		q := Query{OrganizationID: organizationID, Since: done.At, After: &done, Ascending: true, Limit: mirrorBatch}
 		sql, args := q.build(table)
-		rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
-		if err != nil {
-			return fmt.Errorf("read entries to mirror: %w", err)
-		}
-		batch, err := pgx.CollectRows(rows, scan)
+		batch, err := postgres.All(ctx, tx, "read entries to mirror", scan, sql, args...)
 		if err != nil || len(batch) == 0 {
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"skerry/writeplane/postgres"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -71,8 +73,7 @@ func (m *PostgresMirror) exclusively(ctx context.Context, fn func(tx pgx.Tx) err
 func (m *PostgresMirror) Write(ctx context.Context, entries []Entry) error {
 	months := map[time.Time]bool{}
 	for i := range entries {
-		at := entries[i].CreatedAt.UTC()
-		months[time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)] = true
+		months[monthOf(entries[i].CreatedAt)] = true
 	}
 	for month := range months {
 		if err := m.makeMonth(ctx, month); err != nil {
@@ -136,15 +137,11 @@ func (m *PostgresMirror) Find(ctx context.Context, organizationID, id string) (f
 
 // Keep implements Mirror: it drops the months that ended before the time.
 func (m *PostgresMirror) Keep(ctx context.Context, before time.Time) error {
-	rows, err := m.pool.Query(ctx, `
+	names, err := postgres.All(ctx, m.pool, "list the mirror's months", pgx.RowTo[string], `
 		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 		WHERE i.inhparent = to_regclass($1)`, mirrorTable)
 	if err != nil {
-		return fmt.Errorf("list the mirror's months: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("list the mirror's months: %w", err)
+		return err
 	}
 	var faults []error
 	for _, name := range names {

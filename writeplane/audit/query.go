@@ -62,8 +62,9 @@ func (a *arguments) add(v any) string {
 	return fmt.Sprintf("$%d", len(*a))
 }
 
-// build is the query's SQL over a table of the log's shape. Kinds are read each by
-// itself, as an index has only the entries of one in order.
+// build is the query's SQL over a table of the log's shape, with its arguments. Each of
+// the kinds is read by a SELECT of its own, as an index has only one kind's entries in
+// order.
 func (q Query) build(table string) (string, []any) {
 	var b strings.Builder
 	args := arguments{}
@@ -72,7 +73,7 @@ func (q Query) build(table string) (string, []any) {
 	}
 	if len(q.kinds) == 0 {
 		q.selected(&b, &args, table)
-		return b.String(), args
+		return b.String(), plannedWithValues(args)
 	}
 	for i, each := range q.kinds {
 		if i > 0 {
@@ -83,7 +84,7 @@ func (q Query) build(table string) (string, []any) {
 		b.WriteByte(')')
 	}
 	q.ordered(&b, &args)
-	return b.String(), args
+	return b.String(), plannedWithValues(args)
 }
 
 func (q Query) selected(b *strings.Builder, args *arguments, table string) {
@@ -145,12 +146,17 @@ func (q Query) ordered(b *strings.Builder, args *arguments) {
 	}
 }
 
-// stream runs the query over a table and hands each entry to fn, one at a time. The
-// statement is planned with its values, so that only the partitions of its range of
-// time are looked at; a prepared plan would be made for all of them.
+// plannedWithValues are a statement's arguments such that Postgres plans the statement
+// with them, and so looks only at the partitions that can hold an answer. A prepared
+// statement's plan would be for any values, and so for all partitions.
+func plannedWithValues(args []any) []any {
+	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+}
+
+// stream runs the query over a table and hands each entry to fn, one at a time.
 func stream(ctx context.Context, pool *pgxpool.Pool, table string, q Query, fn func(*Entry) error) error {
 	sql, args := q.build(table)
-	rows, err := pool.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	rows, err := pool.Query(ctx, sql, args...)
 	if err != nil {
 		return fmt.Errorf("read entries: %w", err)
 	}

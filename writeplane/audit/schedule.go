@@ -11,6 +11,7 @@ import (
 	"skerry/pkg/instant"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // delivery is how a scheduled export reaches people: a letter with a link, or the
@@ -88,16 +89,13 @@ func (x *Exporter) startDue(ctx context.Context) error {
 	for range 50 {
 		started := false
 		err := x.commits.InTx(ctx, commit.Origin{Actor: commit.Actor{ID: "system:export-schedule"}}, func(tx *commit.Tx) error {
-			rows, err := tx.Query(ctx, scheduleSQL+"s.next_at <= $1 ORDER BY s.next_at LIMIT 1 FOR UPDATE OF s SKIP LOCKED", x.now())
-			if err != nil {
-				return err
-			}
-			due, err := pgx.CollectRows(rows, scanSchedule)
-			if err != nil || len(due) == 0 {
+			due, ok, err := postgres.One(ctx, tx, "read due schedule", scanSchedule,
+				scheduleSQL+"s.next_at <= $1 ORDER BY s.next_at LIMIT 1 FOR UPDATE OF s SKIP LOCKED", x.now())
+			if err != nil || !ok {
 				return err
 			}
 			started = true
-			return x.start(ctx, tx, due[0])
+			return x.start(ctx, tx, due)
 		})
 		if err != nil {
 			return fmt.Errorf("start scheduled exports: %w", err)

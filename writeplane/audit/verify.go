@@ -82,7 +82,7 @@ func (w *walker) entries(ctx context.Context, tx pgx.Tx, organizationID string) 
 		return err
 	}
 	sql, args := Query{OrganizationID: organizationID, Ascending: true}.build(table)
-	rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}

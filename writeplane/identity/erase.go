@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/replication/up"
+	"skerry/writeplane/postgres"
 )
 
 // hideErased leaves out the rows of e that an unfinished erasure covers.
@@ -88,19 +89,16 @@ DELETE FROM %[1]s e WHERE e.ctid = ANY (ARRAY(
 
 // finishErasures removes the events that are hidden already, in bounded transactions.
 func (w *Worker) finishErasures(ctx context.Context) error {
-	rows, err := w.pool.Query(ctx, `
-		SELECT project_id, environment, id_hash, distinct_id, erased_at FROM erasures WHERE done_at IS NULL ORDER BY erased_at LIMIT 1000`)
-	if err != nil {
-		return fmt.Errorf("read open erasures: %w", err)
-	}
-	open, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o openErasure, err error) {
+	scan := func(row pgx.CollectableRow) (o openErasure, err error) {
 		var environment int16
 		err = row.Scan(&o.scope.Project, &environment, &o.hash, &o.id, &o.at)
 		o.scope.Environment = up.Environment(environment)
 		return o, err
-	})
+	}
+	open, err := postgres.All(ctx, w.pool, "read open erasures", scan, `
+		SELECT project_id, environment, id_hash, distinct_id, erased_at FROM erasures WHERE done_at IS NULL ORDER BY erased_at LIMIT 1000`)
 	if err != nil {
-		return fmt.Errorf("read open erasures: %w", err)
+		return err
 	}
 	for _, o := range open {
 		if err := w.finishErasure(ctx, o); err != nil {

@@ -21,6 +21,7 @@ import (
 	"skerry/replication/up"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // Module answers questions about persons.
@@ -184,22 +185,19 @@ func (m *Module) Conflicts(w http.ResponseWriter, r *http.Request, c *access.Cal
 	if err != nil {
 		return err
 	}
-	rows, err := m.store.Pool().Query(ctx, `
+	scan := func(row pgx.CollectableRow) (c conflict, err error) {
+		var at time.Time
+		err = row.Scan(&c.AliasID, &c.KeptDistinctID, &c.RefusedDistinctID, &at)
+		c.ReceivedAt = instant.Of(at)
+		return c, err
+	}
+	conflicts, err := postgres.All(ctx, m.store.Pool(), "list conflicts", scan, `
 		SELECT alias_id, kept_distinct_id, refused_distinct_id, received_at FROM identity_conflicts
 		WHERE project_id = $1 AND environment = $2 AND (alias_id = ANY($3) OR refused_distinct_id = ANY($3))
 		ORDER BY received_at DESC, alias_id, refused_distinct_id LIMIT 1000`,
 		scope.Project, int16(scope.Environment), members)
 	if err != nil {
-		return fmt.Errorf("list conflicts: %w", err)
-	}
-	conflicts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c conflict, err error) {
-		var at time.Time
-		err = row.Scan(&c.AliasID, &c.KeptDistinctID, &c.RefusedDistinctID, &at)
-		c.ReceivedAt = instant.Of(at)
-		return c, err
-	})
-	if err != nil {
-		return fmt.Errorf("list conflicts: %w", err)
+		return err
 	}
 	if len(conflicts) == 0 {
 		known, err := exists(ctx, m.store.Pool(), scope, members)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/replication/up"
+	"skerry/writeplane/postgres"
 )
 
 // cursor is how far one incarnation's lane has come, locked by its transaction.
@@ -65,22 +66,12 @@ func lockCursor(ctx context.Context, tx pgx.Tx, edge string, lane up.Lane, in up
 	return c, err
 }
 
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func readGaps(ctx context.Context, q querier, edge string, lane up.Lane, in up.Incarnation) ([]span, error) {
-	rows, err := q.Query(ctx, readGapsSQL, edge, int16(lane), uuid.UUID(in.ID))
-	if err != nil {
-		return nil, fmt.Errorf("read gaps: %w", err)
+func readGaps(ctx context.Context, q postgres.Querier, edge string, lane up.Lane, in up.Incarnation) ([]span, error) {
+	scan := func(row pgx.CollectableRow) (s span, err error) {
+		err = row.Scan(&s.first, &s.last)
+		return s, err
 	}
-	gaps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s span, err error) {
-		return s, row.Scan(&s.first, &s.last)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read gaps: %w", err)
-	}
-	return gaps, nil
+	return postgres.All(ctx, q, "read gaps", scan, readGapsSQL, edge, int16(lane), uuid.UUID(in.ID))
 }
 
 // watermark is the number up to which nothing is missing that may still come.

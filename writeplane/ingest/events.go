@@ -21,6 +21,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/identity"
+	"skerry/writeplane/postgres"
 )
 
 // entry is one event of the answer (supplement §3).
@@ -219,20 +220,14 @@ func newest(ctx context.Context, q identity.Querier, f filter, n, most int) (key
 // places lists where up to n of the filter's events are.
 func places(ctx context.Context, q identity.Querier, f filter, order string, n int) ([]place, error) {
 	where, args := f.where()
-	rows, err := q.Query(ctx, `SELECT e.timestamp, e.id FROM events e WHERE `+where+order+` LIMIT `+strconv.Itoa(n), args...)
-	if err != nil {
-		return nil, fmt.Errorf("find events: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p place, err error) {
+	scan := func(row pgx.CollectableRow) (p place, err error) {
 		var at time.Time
 		err = row.Scan(&at, &p.ID)
 		p.Timestamp = at.UnixMicro()
 		return p, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("find events: %w", err)
 	}
-	return found, nil
+	return postgres.All(ctx, q, "find events", scan,
+		`SELECT e.timestamp, e.id FROM events e WHERE `+where+order+` LIMIT `+strconv.Itoa(n), args...)
 }
 
 const eventColumns = `id, event_name, distinct_id, anon_id, sent_anon_id, properties, default_properties, lib_version, timestamp, received_at, rewritten`

@@ -13,6 +13,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/replication/up"
 	"skerry/writeplane/access"
+	"skerry/writeplane/postgres"
 )
 
 // EdgeLag is an edge in the answer (supplement §3).
@@ -113,21 +114,18 @@ func (s *Store) Status(ctx context.Context) Status {
 	if err != nil {
 		return Status{Fault: err.Error()}
 	}
-	status := Status{Edges: edges, Gaps: []Gap{}}
-	rows, err := s.db.App.Query(ctx, `
+	scan := func(row pgx.CollectableRow) (g Gap, err error) {
+		var lane int16
+		err = row.Scan(&g.Edge, &lane, &g.Incarnation, &g.First, &g.Last, &g.MayReturn, &g.NotedAt)
+		g.Lane = up.Lane(lane).String()
+		return g, err
+	}
+	gaps, err := postgres.All(ctx, s.db.App, "list gaps", scan, `
 		SELECT edge, lane, incarnation::text, first_number, last_number, may_return, noted_at FROM ingest_gaps ORDER BY noted_at DESC LIMIT 100`)
-	if err == nil {
-		status.Gaps, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Gap, err error) {
-			var lane int16
-			err = row.Scan(&g.Edge, &lane, &g.Incarnation, &g.First, &g.Last, &g.MayReturn, &g.NotedAt)
-			g.Lane = up.Lane(lane).String()
-			return g, err
-		})
-	}
 	if err != nil {
-		status.Fault = err.Error()
+		return Status{Edges: edges, Gaps: []Gap{}, Fault: err.Error()}
 	}
-	return status
+	return Status{Edges: edges, Gaps: gaps}
 }
 
 // Retire serves POST /edges/{edge}/retire on the operators' listener, not on the API:

@@ -3,7 +3,6 @@ package ingest
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/replication/up"
+	"skerry/writeplane/postgres"
 )
 
 const (
@@ -66,14 +66,10 @@ func (s *Store) removeLeftovers(ctx context.Context, before time.Time) (removed 
 	}
 	// A dead letter is committed with the cursor that shows its operation as taken, so it
 	// is visible by now.
-	rows, err := s.db.App.Query(ctx, `
+	leftovers, err := postgres.All(ctx, s.db.App, "look for dead letters of payloads", pgx.RowTo[string], `
 		SELECT key FROM unnest($1::text[]) AS c (key) WHERE NOT EXISTS (SELECT FROM dead_letters d WHERE d.blob_key = c.key)`, candidates)
 	if err != nil {
-		return 0, fmt.Errorf("look for dead letters of payloads: %w", err)
-	}
-	leftovers, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return 0, fmt.Errorf("look for dead letters of payloads: %w", err)
+		return 0, err
 	}
 	for _, key := range leftovers {
 		if err := s.blobs.Delete(ctx, key); err != nil {

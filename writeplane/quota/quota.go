@@ -29,6 +29,7 @@ import (
 	"skerry/replication/tally"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // Levels are the percentages of a quota at which people are warned (specification, Limits).
@@ -206,12 +207,8 @@ FROM projects p JOIN organizations o ON o.id = p.organization_id LEFT JOIN usage
 WHERE p.id = ANY($1) AND p.deleted_at IS NULL ORDER BY p.id`
 
 func load(ctx context.Context, tx *commit.Tx, projects []uuid.UUID, month time.Time) ([]*usage, error) {
-	rows, err := tx.Query(ctx, loadSQL, projects)
-	if err != nil {
-		return nil, fmt.Errorf("read projects: %w", err)
-	}
 	byID := map[string]*usage{}
-	usages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*usage, error) {
+	scan := func(row pgx.CollectableRow) (*usage, error) {
 		u := &usage{}
 		var tier string
 		var own state.Quotas
@@ -226,11 +223,12 @@ func load(ctx context.Context, tx *commit.Tx, projects []uuid.UUID, month time.T
 		u.total = state.Usage{Month: month.Format("2006-01"), EventsBy: map[string]int64{}, HandshakesBy: map[string]int64{}}
 		byID[u.project] = u
 		return u, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read projects: %w", err)
 	}
-	rows, err = tx.Query(ctx, `SELECT project_id::text, metric, source, value FROM usage_counts WHERE project_id = ANY($1) AND month = $2`, projects, month)
+	usages, err := postgres.All(ctx, tx, "read projects", scan, loadSQL, projects)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT project_id::text, metric, source, value FROM usage_counts WHERE project_id = ANY($1) AND month = $2`, projects, month)
 	if err != nil {
 		return nil, fmt.Errorf("read usage: %w", err)
 	}
