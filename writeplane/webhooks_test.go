@@ -2,9 +2,11 @@ package writeplane
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"skerry/writeplane/access"
@@ -167,6 +169,95 @@ func TestWebhookChangesHonourIfMatchAndMerge(t *testing.T) {
 	}
 	if e := call(t, server, "GET", path, "", admin...); e.status != 404 {
 		t.Errorf("after the deletion: %d %s", e.status, e.body)
+	}
+}
+
+// What a change asks of the database must not need a second connection while it holds one: the pool of these tests has
+// eight, and a crowd that each held one and waited for another would wait for ever.
+func TestAsManyChangesAtOnceAsThereAreConnections(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	paths := make([]string, 40)
+	for i := range paths {
+		body := fmt.Sprintf(`{"url":"http://127.0.0.1:9/%d","events":["audit.entry.created"],"project_id":%q,"enabled":false}`, i, p.founding.ProjectID)
+		e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", body, admin...)
+		paths[i] = "/api/v1/webhooks/subscriptions/" + decoded[created](t, e).Subscription.ID
+	}
+	for round := range 5 {
+		var wg sync.WaitGroup
+		for _, path := range paths {
+			wg.Go(func() {
+				body := fmt.Sprintf(`{"url":"http://127.0.0.1:9/x%d","enabled":%t}`, round, round%2 == 0)
+				if e := call(t, server, "PATCH", path, body, admin...); e.status != 200 {
+					t.Errorf("%d %s", e.status, e.body)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// Two changes of different members that meet are both kept.
+func TestChangesOfOneSubscriptionAtOnceAreAllKept(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/","events":["*"]}`, admin...)
+	path := "/api/v1/webhooks/subscriptions/" + decoded[created](t, e).Subscription.ID
+	var wg sync.WaitGroup
+	for _, body := range []string{`{"description":"d"}`, `{"rate_limit_per_second":7}`, `{"environment":"test"}`, `{"enabled":false}`,
+		`{"url":"http://127.0.0.1:10/"}`, `{"events":["switch.*"]}`} {
+		wg.Go(func() {
+			if e := call(t, server, "PATCH", path, body, admin...); e.status != 200 {
+				t.Errorf("%s: %d %s", body, e.status, e.body)
+			}
+		})
+	}
+	wg.Wait()
+	e = call(t, server, "GET", path, "", admin...)
+	for _, want := range []string{`"description":"d"`, `"rate_limit_per_second":7`, `"environment":"test"`, `"enabled":false`, `"url":"http://127.0.0.1:10/"`, `"events":["switch.*"]`} {
+		if !strings.Contains(e.body, want) {
+			t.Errorf("%s is lost: %s", want, e.body)
+		}
+	}
+}
+
+// A subscription whose tier or target is no longer good can be switched off and changed, and does not begin again.
+func TestWhatIsNoLongerAllowedCanBeSwitchedOff(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	subscribe := func(events string) string {
+		e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/","events":[`+events+`]}`, admin...)
+		return "/api/v1/webhooks/subscriptions/" + decoded[created](t, e).Subscription.ID
+	}
+	stream, hook := subscribe(`"audit.entry.created"`), subscribe(`"*"`)
+	for _, change := range []string{"UPDATE organizations SET tier = 'hobby'", "UPDATE webhook_subscriptions SET url = 'https://10.0.0.1/' WHERE events = '{*}'"} {
+		if _, err := p.db.Owner.Exec(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+		error      string
+	}{
+		{stream, `{"description":"still here"}`, 200, ""},
+		{stream, `{"enabled":false}`, 200, ""},
+		{stream, `{"enabled":true}`, 403, "plan_required"},
+		{stream, `{"events":["switch.*"],"enabled":true}`, 200, ""},
+		{stream, `{"events":["switch.*","audit.entry.created"]}`, 403, "plan_required"},
+		{hook, `{"rate_limit_per_second":3}`, 200, ""},
+		{hook, `{"enabled":false}`, 200, ""},
+		{hook, `{"enabled":true}`, 400, "invalid_url"},
+		{hook, `{"url":"https://10.0.0.2/"}`, 400, "invalid_url"},
+		{hook, `{"url":"http://127.0.0.1:9/","enabled":true}`, 200, ""},
+	} {
+		e := call(t, server, "PATCH", c.path, c.body, admin...)
+		if e.status != c.status || c.error != "" && !strings.HasPrefix(e.body, `{"error":"`+c.error+`"`) {
+			t.Errorf("%s: %d %s, want %d %s", c.body, e.status, e.body, c.status, c.error)
+		}
 	}
 }
 

@@ -3,8 +3,10 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,8 +73,10 @@ func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, s
 	return s, mayManage(c, s.OrganizationID, settingsOf(s.Subscription))
 }
 
-// judge checks settings as a whole: shape, rights, tier, target.
-func (m *Module) judge(ctx context.Context, c *access.Call, s settings) error {
+// judge checks settings as a whole: shape, rights, tier, target. Of a subscription that
+// exists (was), tier and target matter where they change or sending begins again: one
+// whose target or tier is no longer good can still be switched off, renamed or narrowed.
+func (m *Module) judge(ctx context.Context, c *access.Call, s settings, was *Subscription) error {
 	if err := s.check(); err != nil {
 		return err
 	}
@@ -89,18 +93,33 @@ func (m *Module) judge(ctx context.Context, c *access.Call, s settings) error {
 	if err := mayManage(c, organization, s); err != nil {
 		return err
 	}
-	if s.hearsAudit() {
-		var tier string
-		if err := m.store.Pool().QueryRow(ctx, "SELECT tier FROM organizations WHERE id = $1", organization).Scan(&tier); err != nil {
-			return fmt.Errorf("read tier: %w", err)
-		}
-		if !access.TierAtLeast(tier, access.Pro) {
-			return errPlan
+	begins := was == nil || (s.enabled() && !was.Enabled)
+	if s.hearsAudit() && (begins || !settingsOf(*was).hearsAudit()) {
+		if err := m.judgeTier(ctx, organization); err != nil {
+			return err
 		}
 	}
+	if begins || s.URL != was.URL {
+		return m.judgeTarget(ctx, s.URL)
+	}
+	return nil
+}
+
+func (m *Module) judgeTier(ctx context.Context, organization string) error {
+	var tier string
+	if err := m.store.Pool().QueryRow(ctx, "SELECT tier FROM organizations WHERE id = $1", organization).Scan(&tier); err != nil {
+		return fmt.Errorf("read tier: %w", err)
+	}
+	if !access.TierAtLeast(tier, access.Pro) {
+		return errPlan
+	}
+	return nil
+}
+
+func (m *Module) judgeTarget(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a slow name server must not hold the request
 	defer cancel()
-	if err := m.guard.Check(ctx, s.URL); err != nil {
+	if err := m.guard.Check(ctx, url); err != nil {
 		return problem.Newf(problem.Invalid, "invalid_url", "%v", err)
 	}
 	return nil
@@ -112,12 +131,12 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err := jsonbody.Strict(r, &body); err != nil {
 		return err
 	}
-	if err := m.judge(r.Context(), c, body); err != nil {
+	if err := m.judge(r.Context(), c, body, nil); err != nil {
 		return err
 	}
 	now := instant.Of(time.Now())
 	s := subscription{OrganizationID: c.Caller.OrganizationID, Subscription: Subscription{
-		ID: id.New(), URL: body.URL, Events: body.Events, Description: body.Description, Enabled: body.Enabled == nil || *body.Enabled,
+		ID: id.New(), URL: body.URL, Events: body.Events, Description: body.Description, Enabled: body.enabled(),
 		RateLimitPerSecond: body.RateLimitPerSecond, ProjectID: body.ProjectID, Environment: body.Environment, CreatedAt: now, UpdatedAt: now,
 	}}
 	shown, sealed := newSecret(m.access.Sealer(), s.ID)
@@ -147,45 +166,65 @@ func (m *Module) Change(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err := jsonbody.Unmarshal(patch, &settings{}, true); err != nil {
 		return err
 	}
-	// The target is resolved before the row is locked: a look-up can take seconds.
-	current, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
-	if err != nil {
-		return err
+	// What is to be is judged before the row is locked: a look-up of the target can take
+	// seconds, and a question to the database while a transaction is open takes a second
+	// connection, which is not there when all callers hold one. Whoever was overtaken
+	// judges anew.
+	for {
+		current, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
+		if err != nil {
+			return err
+		}
+		next, err := merged(current.Subscription, patch)
+		if err != nil {
+			return err
+		}
+		if err := m.judge(r.Context(), c, next, &current.Subscription); err != nil {
+			return err
+		}
+		changed, err := m.change(r, c, current.Subscription, next)
+		if errors.Is(err, errOvertaken) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return reply.Resource(w, http.StatusOK, "subscription", changed, nil)
 	}
-	if _, err := m.merged(r.Context(), c, current.Subscription, patch); err != nil {
-		return err
-	}
-	var changed subscription
+}
+
+// errOvertaken means that a subscription is no longer what was judged.
+var errOvertaken = errors.New("the subscription was changed meanwhile")
+
+// change stores settings that were judged for the subscription as it was.
+func (m *Module) change(r *http.Request, c *access.Call, judged Subscription, next settings) (changed Subscription, err error) {
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		row, err := m.find(r.Context(), tx, c, r.PathValue("id"), true)
+		row, err := m.find(r.Context(), tx, c, judged.ID, true)
 		if err != nil {
 			return err
 		}
 		if err := reply.IfMatch(r, row.Subscription); err != nil {
 			return err
 		}
-		before := row.Subscription
-		next, err := m.merged(r.Context(), c, before, patch)
-		if err != nil {
-			return err
+		if !reflect.DeepEqual(row.Subscription, judged) {
+			return errOvertaken
 		}
-		row.URL, row.Events, row.Description, row.Enabled = next.URL, next.Events, next.Description, next.Enabled == nil || *next.Enabled
+		row.URL, row.Events, row.Description, row.Enabled = next.URL, next.Events, next.Description, next.enabled()
 		row.RateLimitPerSecond, row.ProjectID, row.Environment = next.RateLimitPerSecond, next.ProjectID, next.Environment
 		if row.Enabled {
 			row.DisabledReason = nil
 		}
-		changed = row
-		return saveSubscription(r.Context(), tx, before, &changed, time.Now())
+		if err := saveSubscription(r.Context(), tx, judged, &row, time.Now()); err != nil {
+			return err
+		}
+		changed = row.Subscription
+		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return reply.Resource(w, http.StatusOK, "subscription", changed.Subscription, nil)
+	return changed, err
 }
 
-// merged applies a merge patch to a subscription's settings and judges the result.
-func (m *Module) merged(ctx context.Context, c *access.Call, s Subscription, patch []byte) (settings, error) {
-	var next settings
+// merged applies a merge patch to a subscription's settings.
+func merged(s Subscription, patch []byte) (next settings, err error) {
 	current, err := json.Marshal(settingsOf(s))
 	if err != nil {
 		return next, fmt.Errorf("marshal subscription: %w", err)
@@ -194,10 +233,7 @@ func (m *Module) merged(ctx context.Context, c *access.Call, s Subscription, pat
 	if err != nil {
 		return next, err
 	}
-	if err := jsonbody.Unmarshal(merged, &next, true); err != nil {
-		return next, err
-	}
-	return next, m.judge(ctx, c, next)
+	return next, jsonbody.Unmarshal(merged, &next, true)
 }
 
 // Delete serves DELETE /api/v1/webhooks/subscriptions/{id}. What was queued for it is

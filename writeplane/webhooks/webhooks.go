@@ -125,6 +125,9 @@ func (s settings) check() error {
 	return nil
 }
 
+// enabled is how the subscription is to be: sending unless it says otherwise.
+func (s settings) enabled() bool { return s.Enabled == nil || *s.Enabled }
+
 // hearsAudit reports whether the subscription takes the audit stream, which must be
 // asked for by its full name.
 func (s settings) hearsAudit() bool { return slices.Contains(s.Events, EventAuditEntry) }

@@ -165,6 +165,9 @@ func (g *Guard) addresses(ctx context.Context, host string) ([]netip.Addr, error
 	if a, ok := parseAddress(host); ok {
 		return []netip.Addr{a.Unmap()}, g.judge(a)
 	}
+	if endsInNumber(host) { // no name does: it is an address that was mistyped
+		return nil, refused("%s is no address", host)
+	}
 	found, err := g.config.Resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, fmt.Errorf("resolve %s: %w", host, err)
@@ -196,7 +199,7 @@ func (g *Guard) judge(a netip.Addr) error {
 		return nil
 	}
 	if !public(a) {
-		return refused("%s is not a public address", a)
+		return refused("%s is not a public address", a.Unmap())
 	}
 	return nil
 }
@@ -231,6 +234,18 @@ func parseAddress(host string) (netip.Addr, bool) {
 		value |= n
 	}
 	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true
+}
+
+// endsInNumber reports whether a host's last label is a number, which is for addresses
+// alone (WHATWG URL, "ends in a number").
+func endsInNumber(host string) bool {
+	host = strings.TrimSuffix(host, ".")
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if last != "" && strings.Trim(last, "0123456789") == "" {
+		return true
+	}
+	_, ok := parsePart(last)
+	return ok
 }
 
 func parsePart(part string) (uint64, bool) {

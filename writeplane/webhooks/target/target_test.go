@@ -48,6 +48,7 @@ func TestAddressesOutsideThePublicInternetAreRefused(t *testing.T) {
 		"https://203.0.113.1/", "https://198.18.0.1/", "https://198.19.255.255/", "https://192.0.0.1/", "https://192.88.99.1/",
 		"https://[fe80::1]/", "https://[fc00::1]/", "https://[fd00::1]/", "https://[ff02::1]/", "https://[2001:db8::1]/",
 		"https://[3fff::1]/", "https://[100::1]/", "https://[5f00::1]/", "https://[fec0::1]/", "https://[::127.0.0.1]/",
+		"https://256.1.1.1/", "https://1.2.3.256/", "https://4294967296/", "https://1.2.3.4.5/", "https://08.1.1.1/", "https://example.0x7f/",
 		"https://inside.example/", "https://mixed.example/",
 	} {
 		if err := guard.Check(t.Context(), url); !errors.Is(err, target.ErrRefused) {
@@ -63,6 +64,7 @@ func TestPublicTargetsAreAccepted(t *testing.T) {
 		"https://93.184.216.34/hook", "https://outside.example:8443/hook?token=1", "https://[2606:2800:220:1::1]/",
 		"https://172.15.0.1/", "https://172.32.0.1/", "https://100.63.0.1/", "https://100.128.0.1/",
 		"https://unresolved.example/", // judged when it is called
+		"https://4.example/", "https://example.x7/", "https://a.b-1/",
 	} {
 		if err := guard.Check(t.Context(), url); err != nil {
 			t.Errorf("%s: %v, want acceptance", url, err)
