@@ -181,8 +181,8 @@ func TestEdgeAnswersItsPathsAndRelaysTheRest(t *testing.T) {
 		allow        string
 	}{
 		{"GET", "/api/pulse/surveys", 200, "[]", ""},
-		{"POST", "/api/pulse/surveys", 405, `{"error":"method_not_allowed"}`, "GET"},
-		{"DELETE", "/api/v1/handshake", 405, `{"error":"method_not_allowed"}`, "GET, POST"},
+		{"POST", "/api/pulse/surveys", 405, `{"error":"method_not_allowed"}`, "GET, HEAD"},
+		{"DELETE", "/api/v1/handshake", 405, `{"error":"method_not_allowed"}`, "GET, HEAD, POST"},
 		{"GET", "/api/v1/track", 405, `{"error":"method_not_allowed"}`, "POST"},
 		{"GET", "/api/v1/config/items", 200, "write plane: GET /api/v1/config/items", ""},
 		{"POST", "/api/switch/halt-webhook", 200, "write plane: POST /api/switch/halt-webhook", ""},

@@ -28,7 +28,7 @@ type router struct {
 
 type entry struct {
 	methods map[string]handler
-	allow   string // "GET, POST"
+	allow   string // "GET, HEAD, POST"
 }
 
 type prefix struct {
@@ -49,12 +49,15 @@ func newRouter(routes []route, relay fasthttp.RequestHandler) *router {
 	return r
 }
 
-// allow lists methods as the Allow header does.
+// allow lists methods as the Allow header does; HEAD works where GET does.
 func allow(methods map[string]handler) string {
 	var names []string
 	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
-		if methods[m] != nil {
-			names = append(names, m)
+		if methods[m] == nil {
+			continue
+		}
+		if names = append(names, m); m == "GET" {
+			names = append(names, "HEAD")
 		}
 	}
 	return strings.Join(names, ", ")
