@@ -69,7 +69,9 @@ func (c *collector) collect() error {
 		if unit == nil {
 			return nil
 		}
-		if unit.Tag != dwarf.TagCompileUnit {
+		// A skeleton is what split debug information leaves in the file itself: where the
+		// code and its lines are, at times what was inlined.
+		if unit.Tag != dwarf.TagCompileUnit && unit.Tag != dwarf.TagSkeletonUnit {
 			if err := c.skip(r, unit); err != nil {
 				return c.spoiled(err)
 			}
