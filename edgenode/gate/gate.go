@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -38,14 +39,14 @@ type Scope = apikey.Hash
 
 // Limiter counts requests in fixed minutes, over all edges.
 type Limiter interface {
-	// Allow counts one request and tells whether it is within the limit of this minute.
-	Allow(limit uint8, scope [32]byte, perMinute int) bool
+	// Allow counts one request and tells whether it is within the limit of its minute.
+	Allow(at time.Time, limit uint8, scope [32]byte, perMinute int) bool
 }
 
 // Meter knows what a project has used of a month's quota.
 type Meter interface {
 	// Used is the month's count, this edge's share included; central is what the centre last totalled.
-	Used(project string, metric tally.Metric, central *state.Usage) int64
+	Used(now time.Time, project string, metric tally.Metric, central *state.Usage) int64
 	// AddHandshakes counts decision calls. Events are counted by whoever accepts them.
 	AddHandshakes(project string, n int64)
 }
@@ -107,7 +108,7 @@ func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	}
 	hash := apikey.OfBytes(secret) // once: it is a tenth of what a single event costs
 	pass := g.identify(hash)
-	if f.limit != NoLimit && !g.withinLimit(f.limit, hash, pass.Env) {
+	if f.limit != NoLimit && !g.withinLimit(ctx.Time(), f.limit, hash, pass.Env) {
 		pass.Refusal = RateLimited
 		return pass
 	}
@@ -118,7 +119,7 @@ func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
 		pass.Refusal = NotAllowed
 		return pass
 	}
-	return g.meter(pass, f)
+	return g.meter(ctx.Time(), pass, f)
 }
 
 // withoutKey counts a request without a key by its client's address, where the family's limit says so. An edge without
@@ -126,7 +127,7 @@ func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
 func (g *Gate) withoutKey(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	if f.limit == IngestLimit {
 		address := g.ClientIP(ctx).As16()
-		if !g.config.Limiter.Allow(uint8(f.limit), apikey.OfBytes(address[:]), defaultPerMinute) {
+		if !g.config.Limiter.Allow(ctx.Time(), uint8(f.limit), apikey.OfBytes(address[:]), defaultPerMinute) {
 			return Pass{Refusal: RateLimited}
 		}
 	}
@@ -155,7 +156,7 @@ func (g *Gate) identify(hash apikey.Hash) Pass {
 	return Pass{Refusal: UnknownKey}
 }
 
-func (g *Gate) withinLimit(limit Limit, scope Scope, env *view.Environment) bool {
+func (g *Gate) withinLimit(at time.Time, limit Limit, scope Scope, env *view.Environment) bool {
 	perMinute := defaultPerMinute
 	if env != nil {
 		switch set := &env.Settings.RateLimits; limit {
@@ -172,11 +173,11 @@ func (g *Gate) withinLimit(limit Limit, scope Scope, env *view.Environment) bool
 	} else if limit == DecisionsLimit {
 		return true
 	}
-	return g.config.Limiter.Allow(uint8(limit), scope, perMinute)
+	return g.config.Limiter.Allow(at, uint8(limit), scope, perMinute)
 }
 
 // meter checks the family's monthly quota, and counts a decision call.
-func (g *Gate) meter(pass Pass, f *Family) Pass {
+func (g *Gate) meter(now time.Time, pass Pass, f *Family) Pass {
 	if !f.metered {
 		return pass
 	}
@@ -185,7 +186,7 @@ func (g *Gate) meter(pass Pass, f *Family) Pass {
 		limit = pass.Env.Settings.Quotas.Handshakes
 	}
 	if limit != nil {
-		if used := g.config.Meter.Used(pass.Key.ProjectID, f.metric, &pass.Env.Usage); used >= *limit {
+		if used := g.config.Meter.Used(now, pass.Key.ProjectID, f.metric, &pass.Env.Usage); used >= *limit {
 			pass.Refusal, pass.Current, pass.Limit = OverQuota, used, *limit
 			return pass
 		}

@@ -19,7 +19,6 @@ const moduleDisabled = `{"error":"module_disabled"}`
 // Crash answers POST /api/catch/events: 202 with the report's id when the report is on the disk. Order of checks: key,
 // allowlist, module, body.
 func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
-	received := m.cfg.Now()
 	pass := m.cfg.Gate.Admit(ctx, gate.Crashes)
 	if pass.Refusal != gate.Admitted {
 		gate.Crashes.Refuse(ctx, pass)
@@ -31,7 +30,7 @@ func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
 	}
 	w := m.works.Get().(*work)
 	defer w.end()
-	if err := w.begin(ctx, &pass, received); err != nil {
+	if err := w.begin(ctx, &pass); err != nil {
 		m.fail(ctx, err)
 		return
 	}

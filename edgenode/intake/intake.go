@@ -37,8 +37,6 @@ type Config struct {
 	MemoryBytes int64
 	// Patience is how long a request waits for its part of MemoryBytes before it is answered 503; 0 means 10 s.
 	Patience time.Duration
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
 	// Log gets faults of the buffer; nil means slog.Default().
 	Log *slog.Logger
 }
@@ -94,9 +92,6 @@ func New(cfg Config) (*Module, error) {
 	if cfg.Patience == 0 {
 		cfg.Patience = 10 * time.Second
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -137,13 +132,12 @@ type answer func(ctx *fasthttp.RequestCtx, pass gate.Pass, counts event.Counts)
 
 // take is the way of every request: gate, parse with validation and the garbage filter, store, answer.
 func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*work) (event.Counts, error), answer answer) {
-	received := m.cfg.Now()
 	pass := m.cfg.Gate.Admit(ctx, family)
 	if pass.Refusal != gate.Admitted {
 		family.Refuse(ctx, pass)
 		return
 	}
-	counts, stored, err := m.store(ctx, &pass, received, read)
+	counts, stored, err := m.store(ctx, &pass, read)
 	if err == nil && counts.Accepted() > 0 {
 		err = stored.Wait()
 	}
@@ -157,10 +151,10 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 
 // store reads a request and puts what it accepts into the buffer. The memory that it takes is free again when it returns:
 // the wait for the disk is the longest part of a request, and hundreds wait at once.
-func (m *Module) store(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time, read func(*work) (event.Counts, error)) (counts event.Counts, stored buffer.Pending, err error) {
+func (m *Module) store(ctx *fasthttp.RequestCtx, pass *gate.Pass, read func(*work) (event.Counts, error)) (counts event.Counts, stored buffer.Pending, err error) {
 	w := m.works.Get().(*work)
 	defer w.end()
-	if err = w.begin(ctx, pass, received); err != nil {
+	if err = w.begin(ctx, pass); err != nil {
 		return counts, stored, err
 	}
 	if counts, err = read(w); err == nil && counts.Accepted() > 0 {
@@ -255,7 +249,7 @@ func (m *Module) fail(ctx *fasthttp.RequestCtx, err error) {
 }
 
 // header is what the blocks of a request have in common. Its request id points into ctx's memory: block writers copy it.
-func header(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time) (up.Header, error) {
+func header(ctx *fasthttp.RequestCtx, pass *gate.Pass) (up.Header, error) {
 	project, err := uuid.Parse(pass.Key.ProjectID)
 	if err != nil {
 		return up.Header{}, fmt.Errorf("project id of the key: %w", err)
@@ -265,6 +259,6 @@ func header(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time) (up.H
 		return up.Header{}, fmt.Errorf("environment of the key: %q", pass.Key.Environment)
 	}
 	request := gate.RequestID(ctx)
-	return up.Header{Environment: environment, ReceivedAt: received.UnixMicro(), Project: project,
+	return up.Header{Environment: environment, ReceivedAt: ctx.Time().UnixMicro(), Project: project,
 		RequestID: unsafe.String(unsafe.SliceData(request), len(request))}, nil
 }

@@ -27,12 +27,12 @@ func newWork(m *Module) *work {
 	return &work{m: m, parser: event.NewParser(), lanes: lanes{buffer: m.cfg.Buffer}}
 }
 
-func (w *work) begin(ctx *fasthttp.RequestCtx, pass *gate.Pass, received time.Time) error {
-	h, err := header(ctx, pass, received)
+func (w *work) begin(ctx *fasthttp.RequestCtx, pass *gate.Pass) error {
+	h, err := header(ctx, pass)
 	if err != nil {
 		return err
 	}
-	w.now = received
+	w.now = ctx.Time()
 	w.lanes.begin(h)
 	return w.body.begin(w.m, ctx)
 }

@@ -60,19 +60,16 @@ func NewMeter(edge string, counters Counters, now func() time.Time) *Meter {
 	return &Meter{edge: edge, counters: counters, now: now, calls: map[string]*calls{}}
 }
 
-// Used is how much a project has used in this month (UTC), as far as this edge knows. A project that is no UUID has
+// Used is how much a project has used in the month of now (UTC), as far as this edge knows. A project that is no UUID has
 // used nothing.
-func (m *Meter) Used(project string, metric Metric, central *state.Usage) int64 {
-	id, err := uuid.Parse(project)
-	if err != nil {
+func (m *Meter) Used(now time.Time, project string, metric Metric, central *state.Usage) int64 {
+	c := m.callsOf(project)
+	if c == nil {
 		return 0
 	}
-	now := m.now()
-	own := int64(m.counters.Used(id, metric, now))
+	own := int64(m.counters.Used(c.project, metric, now))
 	if metric == Handshakes {
-		if c := m.callsOf(project); c != nil {
-			own += c.n.Load()
-		}
+		own += c.n.Load()
 	}
 	if !isMonth(central.Month, now) {
 		return own
@@ -90,26 +87,30 @@ func (m *Meter) Used(project string, metric Metric, central *state.Usage) int64 
 
 // AddHandshakes counts n decision calls.
 func (m *Meter) AddHandshakes(project string, n int64) {
-	c := m.callsOf(project)
-	if c == nil {
-		id, err := uuid.Parse(project)
-		if err != nil {
-			return
-		}
-		m.mu.Lock()
-		if c = m.calls[project]; c == nil {
-			c = &calls{project: id}
-			m.calls[project] = c
-		}
-		m.mu.Unlock()
+	if c := m.callsOf(project); c != nil {
+		c.n.Add(n)
 	}
-	c.n.Add(n)
 }
 
+// callsOf is nil for a project that is no UUID.
 func (m *Meter) callsOf(project string) *calls {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.calls[project]
+	c := m.calls[project]
+	m.mu.RUnlock()
+	if c != nil {
+		return c
+	}
+	id, err := uuid.Parse(project)
+	if err != nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c = m.calls[project]; c == nil {
+		c = &calls{project: id}
+		m.calls[project] = c
+	}
+	return c
 }
 
 // isMonth tells whether a text in monthForm names the month of t (UTC). It is asked at every request, and formatting t for

@@ -122,14 +122,14 @@ func NewLimiter(cfg LimiterConfig) (*Limiter, error) {
 
 func minuteOf(t time.Time) uint32 { return uint32(t.Unix() / 60) }
 
-// Allow counts one request under a limit's number and a scope (the hash of a key or an address), if it is within
-// perMinute, and tells whether it is. Requests that are refused do not count.
-func (l *Limiter) Allow(limit uint8, hash [32]byte, perMinute int) bool {
+// Allow counts one request that came at a time, under a limit's number and a scope (the hash of a key or an address), if it
+// is within perMinute, and tells whether it is. Requests that are refused do not count.
+func (l *Limiter) Allow(at time.Time, limit uint8, hash [32]byte, perMinute int) bool {
 	s := scope{hash: [16]byte(hash[:16]), limit: limit}
 	sh := &l.shards[hash[0]%shards]
-	now := minuteOf(l.cfg.Now())
+	minute := minuteOf(at)
 	sh.mu.Lock()
-	c := l.countLocked(sh, now, s)
+	c := l.countLocked(sh, minute, s)
 	if int64(c.own)+int64(c.others) >= int64(perMinute) {
 		sh.mu.Unlock()
 		return false
@@ -139,7 +139,7 @@ func (l *Limiter) Allow(limit uint8, hash [32]byte, perMinute int) bool {
 	fresh := int64(c.own - c.told)
 	if !c.queued && int64(c.own)*100 >= int64(perMinute) {
 		c.queued = true
-		sh.dirty[now&1] = append(sh.dirty[now&1], s)
+		sh.dirty[minute&1] = append(sh.dirty[minute&1], s)
 	}
 	sh.mu.Unlock()
 	if fresh*50 >= int64(perMinute) && fresh > 1 {

@@ -40,7 +40,7 @@ func TestOneEdgeAdmitsExactlyTheLimitOfEachFixedMinute(t *testing.T) {
 		time.Sleep(30 * time.Second) // in the middle of a minute
 		try := func(n int) (admitted int) {
 			for range n {
-				if l.Allow(1, hash(1), 500) {
+				if l.Allow(l.cfg.Now(), 1, hash(1), 500) {
 					admitted++
 				}
 			}
@@ -57,10 +57,10 @@ func TestOneEdgeAdmitsExactlyTheLimitOfEachFixedMinute(t *testing.T) {
 		if got := try(700); got != 500 {
 			t.Errorf("next minute: %d, want 500", got)
 		}
-		if !l.Allow(1, hash(2), 500) || !l.Allow(2, hash(1), 500) {
+		if !l.Allow(l.cfg.Now(), 1, hash(2), 500) || !l.Allow(l.cfg.Now(), 2, hash(1), 500) {
 			t.Error("another key, and another limit of the key, have counters of their own")
 		}
-		if l.Allow(3, hash(3), 0) {
+		if l.Allow(l.cfg.Now(), 3, hash(3), 0) {
 			t.Error("a limit of 0 admits nothing")
 		}
 	})
@@ -109,7 +109,7 @@ func TestSeveralEdgesAdmitAtMostATenthOver(t *testing.T) {
 			admitted := 0
 			for i := range c.tries {
 				time.Sleep(c.over / time.Duration(c.tries))
-				if edges[c.spread(i, c.edges)].Allow(1, hash(1), 500) {
+				if edges[c.spread(i, c.edges)].Allow(time.Now(), 1, hash(1), 500) {
 					admitted++
 				}
 			}
@@ -126,7 +126,7 @@ func TestNewLimiterInTheMiddleOfAMinuteLearnsAtTheNextWord(t *testing.T) {
 	t.Parallel()
 	a, b := limiter(t, "a"), limiter(t, "b")
 	for range 300 {
-		a.Allow(1, hash(1), 500)
+		a.Allow(a.cfg.Now(), 1, hash(1), 500)
 	}
 	said := a.messages()
 	for range 2 { // a message that comes twice changes nothing
@@ -138,7 +138,7 @@ func TestNewLimiterInTheMiddleOfAMinuteLearnsAtTheNextWord(t *testing.T) {
 	}
 	admitted := 0
 	for range 500 {
-		if b.Allow(1, hash(1), 500) {
+		if b.Allow(b.cfg.Now(), 1, hash(1), 500) {
 			admitted++
 		}
 	}
@@ -148,7 +148,7 @@ func TestNewLimiterInTheMiddleOfAMinuteLearnsAtTheNextWord(t *testing.T) {
 	if err := a.hear(said[0]); err != nil { // its own
 		t.Fatal(err)
 	}
-	if !a.Allow(1, hash(1), 301) {
+	if !a.Allow(a.cfg.Now(), 1, hash(1), 301) {
 		t.Error("an edge counted its own word")
 	}
 }
@@ -161,8 +161,8 @@ func TestRandomKeysAreForgottenAndNotTold(t *testing.T) {
 	}
 	admitted := 0
 	for i := range uint64(100_000) {
-		l.Allow(1, hash(i+1000), 500)
-		if i%100 == 0 && l.Allow(1, hash(1), 500) {
+		l.Allow(l.cfg.Now(), 1, hash(i+1000), 500)
+		if i%100 == 0 && l.Allow(l.cfg.Now(), 1, hash(1), 500) {
 			admitted++
 		}
 	}
@@ -210,7 +210,7 @@ func TestSharedOverARealServer(t *testing.T) {
 	// b refuses once it has heard; until then a keeps counting, one by one.
 	deadline := time.Now().Add(20 * time.Second)
 	for !b.refused() && time.Now().Before(deadline) {
-		a.Allow(1, hash(1), 500)
+		a.Allow(a.cfg.Now(), 1, hash(1), 500)
 		if _, err := sub.NextMsg(20 * time.Millisecond); err != nil {
 			continue
 		}
@@ -236,13 +236,13 @@ func scopeOf(n uint64) [16]byte { h := hash(n); return [16]byte(h[:16]) }
 func FuzzHear(f *testing.F) {
 	l := limiter(f, "a")
 	for range 20 {
-		l.Allow(1, hash(1), 500)
+		l.Allow(l.cfg.Now(), 1, hash(1), 500)
 	}
 	f.Add(l.messages()[0])
 	f.Fuzz(func(t *testing.T, m []byte) {
 		other := limiter(t, "b")
 		_ = other.hear(m)
-		if !other.Allow(9, hash(77), 1<<31-1) {
+		if !other.Allow(other.cfg.Now(), 9, hash(77), 1<<31-1) {
 			t.Error("a message closed a key for good")
 		}
 	})
@@ -311,12 +311,12 @@ func TestUsedPutsTheEdgesOwnCountInThePlaceOfItsReportedOne(t *testing.T) {
 		{"a total without its parts, higher", state.Usage{Month: "2026-01", Events: 130}, 130},
 		{"a total without its parts, lower", state.Usage{Month: "2026-01", Events: 30}, 100},
 	} {
-		if got := m.Used(projectText, Events, &c.central); got != c.want {
+		if got := m.Used(m.now(), projectText, Events, &c.central); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
 	now = now.Add(time.Minute)
-	if got := m.Used(projectText, Events, &state.Usage{Month: "2026-01", Events: 500}); got != 0 {
+	if got := m.Used(m.now(), projectText, Events, &state.Usage{Month: "2026-01", Events: 500}); got != 0 {
 		t.Errorf("in the next month: %d, want 0", got)
 	}
 }
@@ -341,7 +341,7 @@ func TestMeteringAllocatesNothing(t *testing.T) {
 	m.AddHandshakes(projectText, 1)
 	if n := testing.AllocsPerRun(1000, func() {
 		m.AddHandshakes(projectText, 1)
-		if m.Used(projectText, Handshakes, &central) < 7 {
+		if m.Used(m.now(), projectText, Handshakes, &central) < 7 {
 			t.Fatal("not counted")
 		}
 	}); n != 0 {
@@ -355,7 +355,7 @@ func BenchmarkMetering(b *testing.B) {
 	central := state.Usage{Month: time.Now().UTC().Format(monthForm), Handshakes: 7, HandshakesBy: map[string]int64{"e1.disk": 4, "e2.x": 3}}
 	b.ReportAllocs()
 	for b.Loop() {
-		_ = m.Used(projectText, Handshakes, &central)
+		_ = m.Used(m.now(), projectText, Handshakes, &central)
 		m.AddHandshakes(projectText, 1)
 	}
 }
@@ -364,7 +364,7 @@ func TestHandshakesCountAtOnceAndAreStoredOnce(t *testing.T) {
 	t.Parallel()
 	store := &memory{counts: map[countKey]uint64{}}
 	m := NewMeter("e1", store, nil)
-	used := func() int64 { return m.Used(projectText, Handshakes, &state.Usage{}) }
+	used := func() int64 { return m.Used(m.now(), projectText, Handshakes, &state.Usage{}) }
 	m.AddHandshakes(projectText, 3)
 	m.AddHandshakes("no project", 3)
 	if used() != 3 {
@@ -463,7 +463,7 @@ func BenchmarkAllow(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		h := hash(rand.Uint64N(100))
 		for pb.Next() {
-			l.Allow(1, h, 1<<31-1)
+			l.Allow(l.cfg.Now(), 1, h, 1<<31-1)
 		}
 	})
 }
