@@ -2,8 +2,8 @@
 // PostgreSQL and NATS (unless addresses are given), one write plane, any
 // number of edges, and a demo to look at.
 //
-// It promises: credentials.json exists only while, and as soon as, everything
-// answers; a stop ends everything within 10 s; data and credentials survive a
+// It promises: credentials.json is written as soon as everything answers, and a
+// start removes the one before first; a stop ends everything within 10 s; data and credentials survive a
 // stop and a kill -9 at any moment, the first start included; a second start
 // on the same folder is refused and says why.
 //
