@@ -2,6 +2,7 @@ package writeplane
 
 import (
 	"net/http"
+	"slices"
 
 	"skerry/pkg/openapi"
 	"skerry/replication/up"
@@ -91,161 +92,208 @@ type Modules struct {
 
 // Routes is the table of every path that the write plane answers.
 func Routes(m Modules) []Route {
-	var table []Route
-	add := func(routes ...Route) { table = append(table, routes...) }
+	return slices.Concat(
+		descriptionRoutes(),
+		routesOf(m.Access, accessRoutes),
+		routesOf(m.Audit, auditRoutes),
+		routesOf(m.Blobs, blobsRoutes),
+		routesOf(m.Webhooks, webhooksRoutes),
+		routesOf(m.Symbols, symbolsRoutes),
+		routesOf(m.Crashes, crashesRoutes),
+		routesOf(m.Flags, flagsRoutes),
+		routesOf(m.RemoteConfig, remoteConfigRoutes),
+		routesOf(m.Cohorts, cohortsRoutes),
+		routesOf(m.Surveys, surveysRoutes),
+		routesOf(m.Responses, responsesRoutes),
+		routesOf(m.Ingest, ingestRoutes),
+		routesOf(m.Persons, personsRoutes),
+		routesOf(m.Payloads, payloadsRoutes),
+	)
+}
+
+func routesOf[M any](module *M, routes func(*M) []Route) []Route {
+	if module == nil {
+		return nil
+	}
+	return routes(module)
+}
+
+// descriptionRoutes serve the description of all others.
+func descriptionRoutes() []Route {
 	document := openapi.Handler()
-	add(Route{Method: "GET", Path: openapi.Path, Needs: Public, Handle: func(w http.ResponseWriter, r *http.Request, _ *access.Call) error {
+	return []Route{{Method: "GET", Path: openapi.Path, Needs: Public, Handle: func(w http.ResponseWriter, r *http.Request, _ *access.Call) error {
 		document.ServeHTTP(w, r)
 		return nil
-	}})
-	if a := m.Access; a != nil {
-		add(
-			Route{Method: "GET", Path: "/.well-known/jwks.json", Needs: Public, Handle: a.JWKS},
+	}}}
+}
 
-			Route{Method: "GET", Path: "/api/v1/organization", Needs: Viewer, Handle: a.GetOrganization},
-			Route{Method: "PATCH", Path: "/api/v1/organization", Needs: OrgAdmin, Handle: a.PatchOrganization},
+func accessRoutes(a *access.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/.well-known/jwks.json", Needs: Public, Handle: a.JWKS},
 
-			Route{Method: "GET", Path: "/api/v1/projects", Needs: Viewer, Handle: a.ListProjects},
-			Route{Method: "POST", Path: "/api/v1/projects", Needs: OrgAdmin, Handle: a.CreateProject},
-			Route{Method: "GET", Path: "/api/v1/projects/{id}", Needs: Viewer, Handle: a.GetProject},
-			Route{Method: "PATCH", Path: "/api/v1/projects/{id}", Needs: ProjectAdmin, Handle: a.PatchProject},
-			Route{Method: "DELETE", Path: "/api/v1/projects/{id}", Needs: ProjectAdmin, Handle: a.DeleteProject},
-			Route{Method: "GET", Path: "/api/v1/projects/{id}/usage", Needs: Viewer, Handle: a.Usage},
+		{Method: "GET", Path: "/api/v1/organization", Needs: Viewer, Handle: a.GetOrganization},
+		{Method: "PATCH", Path: "/api/v1/organization", Needs: OrgAdmin, Handle: a.PatchOrganization},
 
-			Route{Method: "GET", Path: "/api/v1/projects/{id}/api-keys", Needs: Viewer, Handle: a.ListKeys},
-			Route{Method: "POST", Path: "/api/v1/projects/{id}/api-keys", Needs: ProjectAdmin, Handle: a.CreateKey},
-			Route{Method: "POST", Path: "/api/v1/api-keys/{id}/rotate", Needs: ProjectAdmin, Handle: a.RotateKey},
-			Route{Method: "DELETE", Path: "/api/v1/api-keys/{id}", Needs: ProjectAdmin, Handle: a.RevokeKey},
+		{Method: "GET", Path: "/api/v1/projects", Needs: Viewer, Handle: a.ListProjects},
+		{Method: "POST", Path: "/api/v1/projects", Needs: OrgAdmin, Handle: a.CreateProject},
+		{Method: "GET", Path: "/api/v1/projects/{id}", Needs: Viewer, Handle: a.GetProject},
+		{Method: "PATCH", Path: "/api/v1/projects/{id}", Needs: ProjectAdmin, Handle: a.PatchProject},
+		{Method: "DELETE", Path: "/api/v1/projects/{id}", Needs: ProjectAdmin, Handle: a.DeleteProject},
+		{Method: "GET", Path: "/api/v1/projects/{id}/usage", Needs: Viewer, Handle: a.Usage},
 
-			Route{Method: "GET", Path: "/api/v1/members", Needs: Viewer, Handle: a.ListMembers},
-			Route{Method: "POST", Path: "/api/v1/members", Needs: OrgAdmin, Handle: a.InviteMember},
-			Route{Method: "PATCH", Path: "/api/v1/members/{id}", Needs: OrgAdmin, Handle: a.PatchMember},
-			Route{Method: "DELETE", Path: "/api/v1/members/{id}", Needs: OrgAdmin, Handle: a.RemoveMember},
+		{Method: "GET", Path: "/api/v1/projects/{id}/api-keys", Needs: Viewer, Handle: a.ListKeys},
+		{Method: "POST", Path: "/api/v1/projects/{id}/api-keys", Needs: ProjectAdmin, Handle: a.CreateKey},
+		{Method: "POST", Path: "/api/v1/api-keys/{id}/rotate", Needs: ProjectAdmin, Handle: a.RotateKey},
+		{Method: "DELETE", Path: "/api/v1/api-keys/{id}", Needs: ProjectAdmin, Handle: a.RevokeKey},
 
-			Route{Method: "GET", Path: "/api/v1/projects/{id}/api-tokens", Needs: Viewer, Handle: a.ListTokens},
-			Route{Method: "POST", Path: "/api/v1/projects/{id}/api-tokens", Needs: ProjectAdmin, Handle: a.CreateToken},
-			Route{Method: "DELETE", Path: "/api/v1/api-tokens/{id}", Needs: ProjectAdmin, Handle: a.RevokeToken},
-		)
+		{Method: "GET", Path: "/api/v1/members", Needs: Viewer, Handle: a.ListMembers},
+		{Method: "POST", Path: "/api/v1/members", Needs: OrgAdmin, Handle: a.InviteMember},
+		{Method: "PATCH", Path: "/api/v1/members/{id}", Needs: OrgAdmin, Handle: a.PatchMember},
+		{Method: "DELETE", Path: "/api/v1/members/{id}", Needs: OrgAdmin, Handle: a.RemoveMember},
+
+		{Method: "GET", Path: "/api/v1/projects/{id}/api-tokens", Needs: Viewer, Handle: a.ListTokens},
+		{Method: "POST", Path: "/api/v1/projects/{id}/api-tokens", Needs: ProjectAdmin, Handle: a.CreateToken},
+		{Method: "DELETE", Path: "/api/v1/api-tokens/{id}", Needs: ProjectAdmin, Handle: a.RevokeToken},
 	}
-	if m := m.Audit; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/audit", Needs: ProjectAdmin, Family: Audit, Handle: m.List},
-			Route{Method: "GET", Path: "/api/v1/audit/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.Get},
-			Route{Method: "GET", Path: "/api/v1/audit/verify", Needs: OrgAdmin, Family: Audit, Handle: m.Verify},
-			Route{Method: "GET", Path: "/api/v1/projects/{id}/audit", Needs: Viewer, Family: Audit, Handle: m.ListProject},
-			Route{Method: "POST", Path: "/api/v1/audit/exports", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateExport},
-			Route{Method: "GET", Path: "/api/v1/audit/exports/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.GetExport},
-			Route{Method: "GET", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.ListSchedules},
-			Route{Method: "POST", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateSchedule},
-			Route{Method: "DELETE", Path: "/api/v1/audit/export-schedules/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.DeleteSchedule},
-		)
+}
+
+func auditRoutes(m *audit.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/audit", Needs: ProjectAdmin, Family: Audit, Handle: m.List},
+		{Method: "GET", Path: "/api/v1/audit/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.Get},
+		{Method: "GET", Path: "/api/v1/audit/verify", Needs: OrgAdmin, Family: Audit, Handle: m.Verify},
+		{Method: "GET", Path: "/api/v1/projects/{id}/audit", Needs: Viewer, Family: Audit, Handle: m.ListProject},
+		{Method: "POST", Path: "/api/v1/audit/exports", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateExport},
+		{Method: "GET", Path: "/api/v1/audit/exports/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.GetExport},
+		{Method: "GET", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.ListSchedules},
+		{Method: "POST", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateSchedule},
+		{Method: "DELETE", Path: "/api/v1/audit/export-schedules/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.DeleteSchedule},
 	}
-	if m := m.Blobs; m != nil && m.IsFolder() {
-		// A signature for GET is no leave for anything else: the handler hears of every method.
-		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
-			add(Route{Method: method, Path: blobs.DownloadPath + "{key...}", Needs: Public, Handle: m.Download})
-		}
+}
+
+// blobsRoutes are those of files that lie in a folder; files in a bucket are fetched there.
+func blobsRoutes(m *blobs.Store) []Route {
+	if !m.IsFolder() {
+		return nil
 	}
-	if m := m.Webhooks; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.List},
-			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.Create},
-			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Get},
-			Route{Method: "PATCH", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Change},
-			Route{Method: "DELETE", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Delete},
-			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/rotate-secret", Needs: ProjectAdmin, Handle: m.RotateSecret},
-			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/test", Needs: ProjectAdmin, Handle: m.Test},
-			Route{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/recover", Needs: ProjectAdmin, Handle: m.Recover},
-			Route{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}/deliveries", Needs: ProjectAdmin, Handle: m.Deliveries},
-			Route{Method: "GET", Path: "/api/v1/webhooks/dead-letters", Needs: ProjectAdmin, Handle: m.DeadLetters},
-			Route{Method: "POST", Path: "/api/v1/webhooks/deliveries/{id}/retry", Needs: ProjectAdmin, Handle: m.Retry},
-		)
+	var routes []Route
+	// A signature for GET is no leave for anything else: the handler hears of every method.
+	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		routes = append(routes, Route{Method: method, Path: blobs.DownloadPath + "{key...}", Needs: Public, Handle: m.Download})
 	}
-	if m := m.Symbols; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/catch/symbols", Needs: Viewer, Family: Symbols, Handle: m.List},
-			Route{Method: "POST", Path: "/api/v1/catch/symbols", Needs: Editor, Family: Symbols, Handle: m.Upload, MaxBody: -1},
-			Route{Method: "DELETE", Path: "/api/v1/catch/symbols/{id}", Needs: Editor, Family: Symbols, Handle: m.Delete},
-			Route{Method: "GET", Path: "/api/v1/catch/symbols/{id}/download", Needs: Viewer, Family: Symbols, Handle: m.Download},
-			Route{Method: "GET", Path: "/api/v1/catch/releases", Needs: Viewer, Family: Symbols, Handle: m.Releases},
-			Route{Method: "DELETE", Path: "/api/v1/catch/releases/{release}", Needs: Editor, Family: Symbols, Handle: m.DeleteRelease},
-		)
+	return routes
+}
+
+func webhooksRoutes(m *webhooks.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.List},
+		{Method: "POST", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.Create},
+		{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Get},
+		{Method: "PATCH", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Change},
+		{Method: "DELETE", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Delete},
+		{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/rotate-secret", Needs: ProjectAdmin, Handle: m.RotateSecret},
+		{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/test", Needs: ProjectAdmin, Handle: m.Test},
+		{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/recover", Needs: ProjectAdmin, Handle: m.Recover},
+		{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}/deliveries", Needs: ProjectAdmin, Handle: m.Deliveries},
+		{Method: "GET", Path: "/api/v1/webhooks/dead-letters", Needs: ProjectAdmin, Handle: m.DeadLetters},
+		{Method: "POST", Path: "/api/v1/webhooks/deliveries/{id}/retry", Needs: ProjectAdmin, Handle: m.Retry},
 	}
-	if m := m.Crashes; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/catch/events", Needs: Viewer, Family: Symbols, Handle: m.List},
-			Route{Method: "GET", Path: "/api/v1/catch/events/{id}", Needs: Viewer, Family: Symbols, Handle: m.Get},
-		)
+}
+
+func symbolsRoutes(m *symbols.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/catch/symbols", Needs: Viewer, Family: Symbols, Handle: m.List},
+		{Method: "POST", Path: "/api/v1/catch/symbols", Needs: Editor, Family: Symbols, Handle: m.Upload, MaxBody: -1},
+		{Method: "DELETE", Path: "/api/v1/catch/symbols/{id}", Needs: Editor, Family: Symbols, Handle: m.Delete},
+		{Method: "GET", Path: "/api/v1/catch/symbols/{id}/download", Needs: Viewer, Family: Symbols, Handle: m.Download},
+		{Method: "GET", Path: "/api/v1/catch/releases", Needs: Viewer, Family: Symbols, Handle: m.Releases},
+		{Method: "DELETE", Path: "/api/v1/catch/releases/{release}", Needs: Editor, Family: Symbols, Handle: m.DeleteRelease},
 	}
-	if m := m.Flags; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/switch/flags", Needs: Viewer, Handle: m.List},
-			Route{Method: "POST", Path: "/api/v1/switch/flags", Needs: Editor, Handle: m.Create},
-			Route{Method: "GET", Path: "/api/v1/switch/flags/{id_or_key}", Needs: Viewer, Handle: m.Get},
-			Route{Method: "PATCH", Path: "/api/v1/switch/flags/{id_or_key}", Needs: Editor, Handle: m.Patch},
-			Route{Method: "POST", Path: "/api/v1/switch/flags/{id_or_key}/resume", Needs: Editor, Handle: m.Resume},
-			Route{Method: "POST", Path: "/api/switch/halt-webhook", Needs: Key, Family: Halt, Handle: m.Halt},
-		)
+}
+
+func crashesRoutes(m *crashes.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/catch/events", Needs: Viewer, Family: Symbols, Handle: m.List},
+		{Method: "GET", Path: "/api/v1/catch/events/{id}", Needs: Viewer, Family: Symbols, Handle: m.Get},
 	}
-	if m := m.RemoteConfig; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/config/items", Needs: Viewer, Handle: m.List},
-			Route{Method: "POST", Path: "/api/v1/config/items", Needs: Editor, Handle: m.Create},
-			Route{Method: "GET", Path: "/api/v1/config/items/{id}", Needs: Viewer, Handle: m.Get},
-			Route{Method: "PATCH", Path: "/api/v1/config/items/{id}", Needs: Editor, Handle: m.Patch},
-			Route{Method: "GET", Path: "/api/v1/config/items/{id}/versions", Needs: Viewer, Handle: m.Versions},
-			Route{Method: "POST", Path: "/api/v1/config/items/{id}/rollback", Needs: Editor, Handle: m.Rollback},
-		)
+}
+
+func flagsRoutes(m *flags.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/switch/flags", Needs: Viewer, Handle: m.List},
+		{Method: "POST", Path: "/api/v1/switch/flags", Needs: Editor, Handle: m.Create},
+		{Method: "GET", Path: "/api/v1/switch/flags/{id_or_key}", Needs: Viewer, Handle: m.Get},
+		{Method: "PATCH", Path: "/api/v1/switch/flags/{id_or_key}", Needs: Editor, Handle: m.Patch},
+		{Method: "POST", Path: "/api/v1/switch/flags/{id_or_key}/resume", Needs: Editor, Handle: m.Resume},
+		{Method: "POST", Path: "/api/switch/halt-webhook", Needs: Key, Family: Halt, Handle: m.Halt},
 	}
-	if m := m.Cohorts; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/cohorts", Needs: Viewer, Handle: m.List},
-			Route{Method: "POST", Path: "/api/v1/cohorts", Needs: Editor, Handle: m.Create, MaxBody: -1},
-			Route{Method: "GET", Path: "/api/v1/cohorts/{name}", Needs: Viewer, Handle: m.Get},
-			Route{Method: "PATCH", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Patch, MaxBody: -1},
-			Route{Method: "DELETE", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Delete},
-			Route{Method: "POST", Path: "/api/v1/cohorts/{name}/members", Needs: Editor, Handle: m.Members, MaxBody: -1},
-		)
+}
+
+func remoteConfigRoutes(m *remoteconfig.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/config/items", Needs: Viewer, Handle: m.List},
+		{Method: "POST", Path: "/api/v1/config/items", Needs: Editor, Handle: m.Create},
+		{Method: "GET", Path: "/api/v1/config/items/{id}", Needs: Viewer, Handle: m.Get},
+		{Method: "PATCH", Path: "/api/v1/config/items/{id}", Needs: Editor, Handle: m.Patch},
+		{Method: "GET", Path: "/api/v1/config/items/{id}/versions", Needs: Viewer, Handle: m.Versions},
+		{Method: "POST", Path: "/api/v1/config/items/{id}/rollback", Needs: Editor, Handle: m.Rollback},
 	}
-	if m := m.Surveys; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/pulse/surveys", Needs: Viewer, Handle: m.List},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys", Needs: Editor, Handle: m.Create},
-			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}", Needs: Viewer, Handle: m.Get},
-			Route{Method: "PATCH", Path: "/api/v1/pulse/surveys/{id}", Needs: Editor, Handle: m.Patch},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/publish", Needs: Editor, Handle: m.Publish},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/close", Needs: Editor, Handle: m.Close},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/reopen", Needs: Editor, Handle: m.Reopen},
-			Route{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/archive", Needs: Editor, Handle: m.Archive},
-		)
+}
+
+func cohortsRoutes(m *cohorts.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/cohorts", Needs: Viewer, Handle: m.List},
+		{Method: "POST", Path: "/api/v1/cohorts", Needs: Editor, Handle: m.Create, MaxBody: -1},
+		{Method: "GET", Path: "/api/v1/cohorts/{name}", Needs: Viewer, Handle: m.Get},
+		{Method: "PATCH", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Patch, MaxBody: -1},
+		{Method: "DELETE", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Delete},
+		{Method: "POST", Path: "/api/v1/cohorts/{name}/members", Needs: Editor, Handle: m.Members, MaxBody: -1},
 	}
-	if m := m.Responses; m != nil {
-		add(
-			Route{Method: "POST", Path: "/api/pulse/responses", Needs: Key, Family: Pulse, Handle: m.Submit, MaxBody: -1},
-			Route{Method: "GET", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.GetPartial},
-			Route{Method: "PUT", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.SavePartial, MaxBody: -1},
-			Route{Method: "DELETE", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.DeletePartial},
-			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/responses", Needs: Viewer, Handle: m.List},
-			Route{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/summary", Needs: Viewer, Handle: m.Summary},
-		)
+}
+
+func surveysRoutes(m *surveys.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/pulse/surveys", Needs: Viewer, Handle: m.List},
+		{Method: "POST", Path: "/api/v1/pulse/surveys", Needs: Editor, Handle: m.Create},
+		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}", Needs: Viewer, Handle: m.Get},
+		{Method: "PATCH", Path: "/api/v1/pulse/surveys/{id}", Needs: Editor, Handle: m.Patch},
+		{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/publish", Needs: Editor, Handle: m.Publish},
+		{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/close", Needs: Editor, Handle: m.Close},
+		{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/reopen", Needs: Editor, Handle: m.Reopen},
+		{Method: "POST", Path: "/api/v1/pulse/surveys/{id}/archive", Needs: Editor, Handle: m.Archive},
 	}
-	if m := m.Ingest; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/events", Needs: Viewer, Handle: m.Events},
-			Route{Method: "GET", Path: "/api/v1/ingest/dead-letters", Needs: Viewer, Handle: m.DeadLetters},
-			Route{Method: "POST", Path: "/api/v1/ingest/dead-letters/{id}/replay", Needs: Editor, Handle: m.Replay},
-			Route{Method: "GET", Path: "/api/v1/ingest/lag", Needs: Viewer, Handle: m.Lag},
-		)
+}
+
+func responsesRoutes(m *responses.Module) []Route {
+	return []Route{
+		{Method: "POST", Path: "/api/pulse/responses", Needs: Key, Family: Pulse, Handle: m.Submit, MaxBody: -1},
+		{Method: "GET", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.GetPartial},
+		{Method: "PUT", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.SavePartial, MaxBody: -1},
+		{Method: "DELETE", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.DeletePartial},
+		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/responses", Needs: Viewer, Handle: m.List},
+		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/summary", Needs: Viewer, Handle: m.Summary},
 	}
-	if m := m.Persons; m != nil {
-		add(
-			Route{Method: "GET", Path: "/api/v1/persons/{distinct_id}", Needs: Viewer, Handle: m.Get},
-			Route{Method: "GET", Path: "/api/v1/persons/{distinct_id}/conflicts", Needs: Viewer, Handle: m.Conflicts},
-			Route{Method: "DELETE", Path: "/api/v1/persons/{distinct_id}", Needs: ProjectAdmin, Handle: m.Delete},
-		)
+}
+
+func ingestRoutes(m *ingest.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/events", Needs: Viewer, Handle: m.Events},
+		{Method: "GET", Path: "/api/v1/ingest/dead-letters", Needs: Viewer, Handle: m.DeadLetters},
+		{Method: "POST", Path: "/api/v1/ingest/dead-letters/{id}/replay", Needs: Editor, Handle: m.Replay},
+		{Method: "GET", Path: "/api/v1/ingest/lag", Needs: Viewer, Handle: m.Lag},
 	}
-	if m := m.Payloads; m != nil {
-		add(Route{Method: "PUT", Path: up.PayloadPath + "{key...}", Needs: Public, Handle: m.Put, MaxBody: -1})
+}
+
+func personsRoutes(m *identity.Module) []Route {
+	return []Route{
+		{Method: "GET", Path: "/api/v1/persons/{distinct_id}", Needs: Viewer, Handle: m.Get},
+		{Method: "GET", Path: "/api/v1/persons/{distinct_id}/conflicts", Needs: Viewer, Handle: m.Conflicts},
+		{Method: "DELETE", Path: "/api/v1/persons/{distinct_id}", Needs: ProjectAdmin, Handle: m.Delete},
 	}
-	return table
+}
+
+func payloadsRoutes(m *payloads.Module) []Route {
+	return []Route{
+		{Method: "PUT", Path: up.PayloadPath + "{key...}", Needs: Public, Handle: m.Put, MaxBody: -1},
+	}
 }

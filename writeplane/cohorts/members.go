@@ -123,15 +123,8 @@ func replace(ctx context.Context, tx pgx.Tx, cohortID string, members []string) 
 
 // all reads the members in order of text.
 func all(ctx context.Context, q postgres.Querier, cohortID string) ([]string, error) {
-	found, err := postgres.All(ctx, q, "list members", pgx.RowTo[string],
+	return postgres.All(ctx, q, "list members", pgx.RowTo[string],
 		`SELECT member FROM cohort_members WHERE cohort_id = $1 ORDER BY member`, cohortID)
-	if err != nil {
-		return nil, err
-	}
-	if found == nil {
-		found = []string{}
-	}
-	return found, nil
 }
 
 // plan is the number of shards for so many bytes, given the present number: it stays while it is not far off, so that

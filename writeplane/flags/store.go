@@ -7,10 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"skerry/pkg/decide"
 	"skerry/pkg/problem"
 	"skerry/writeplane/access"
-	"skerry/writeplane/cohorts"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
 )
@@ -49,11 +47,6 @@ func one(ctx context.Context, q postgres.Querier, condition string, args ...any)
 		return nil, access.ErrNotFound
 	}
 	return f, err
-}
-
-// locked reads a flag for changing it: others wait.
-func locked(ctx context.Context, tx *commit.Tx, id string) (*Flag, error) {
-	return one(ctx, tx, "f.id = $1 FOR UPDATE OF f", id)
 }
 
 func list(ctx context.Context, q postgres.Querier, project, environment string, after position, limit int) ([]*Flag, error) {
@@ -119,10 +112,4 @@ func update(tx *commit.Tx, f *Flag) error {
 			salt = $8, is_archived = $9, current_version = $10, halted_at = $11, halt_reason = $12, updated_at = $13
 		WHERE id = $1`, columns...)
 	return nil
-}
-
-// cohortsFor answers which cohorts a rule may name: those of the project, and those that the present rule names already,
-// so that a cohort's deletion does not make every rule that names it unchangeable.
-func cohortsFor(ctx context.Context, q postgres.Querier, project string, present *decide.Rule) (func(string) bool, error) {
-	return cohorts.Known(ctx, q, project, present.Cohorts())
 }
