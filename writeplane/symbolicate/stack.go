@@ -2,6 +2,7 @@ package symbolicate
 
 import (
 	"errors"
+	"net/url"
 	"path"
 	"strconv"
 	"strings"
@@ -214,7 +215,7 @@ func (s *Set) javascript(f crash.Frame) (Answer, error) {
 		candidates = s.byID(id, SourceMap)
 	}
 	if name := text(f.Filename); len(candidates) == 0 && name != "" {
-		candidates = s.maps[fileOf(name)]
+		candidates = s.named(fileOf(name))
 	}
 	for _, a := range candidates {
 		// Of maps of one file the newest decides, so an older one is not asked in its stead.
@@ -239,6 +240,18 @@ func (s *Set) javascript(f crash.Frame) (Answer, error) {
 		}
 		return Answer{Symbolicated: &Symbolicated{Location: at, Inlined: []Location{}}}
 	})
+}
+
+// named are the source maps of a script. A browser gives its name as the URL has it,
+// where a build that wrote "[id].js" is asked for "%5Bid%5D.js".
+func (s *Set) named(file string) []*Artifact {
+	if found := s.maps[file]; found != nil {
+		return found
+	}
+	if plain, err := url.PathUnescape(file); err == nil {
+		return s.maps[plain]
+	}
+	return nil
 }
 
 // fileOf is what the name of a script and the match key of its map have in common:

@@ -83,6 +83,8 @@ func TestJavaScriptFramesFindTheirMapByDebugIDOrFileName(t *testing.T) {
 		elsewhere(artifact(t, SourceMap, "other.js", fmt.Appendf(nil, oneLine, "other.ts"))),
 		elsewhere(artifact(t, SourceMap, "id.js", []byte(withID))),
 		artifact(t, SourceMap, "null.js", []byte(`{"version":3,"sources":[null],"mappings":"AAAA"}`)),
+		artifact(t, SourceMap, "[id] é.js", fmt.Appendf(nil, oneLine, "page.ts")),
+		artifact(t, SourceMap, "50%25.js", fmt.Appendf(nil, oneLine, "half.ts")),
 	})
 	found := func(file, function string, line, column int) string {
 		return fmt.Sprintf(`{"filename":%s,"function":%s,"lineno":%d,"colno":%d,"inlined":[]}`, file, function, line, column)
@@ -95,6 +97,10 @@ func TestJavaScriptFramesFindTheirMapByDebugIDOrFileName(t *testing.T) {
 		`{"filename":"whatever.js","debug_id":"abcd","lineno":1,"colno":1}`:                  found(`"id.ts"`, `"run"`, 1, 1),
 		`{"filename":"app.min.js","debug_id":"unknown","lineno":1,"colno":1}`:                found(`"new.ts"`, `"run"`, 1, 1),
 		`{"filename":"null.js","function":"f","lineno":1,"colno":1}`:                         found(`null`, `"f"`, 1, 1),
+		`{"filename":"https://x.y/%5Bid%5D%20%C3%A9.js?v=2","lineno":1,"colno":10}`:          found(`"page.ts"`, `null`, 2, 1),
+		`{"filename":"[id] é.js","lineno":1,"colno":10}`:                                     found(`"page.ts"`, `null`, 2, 1),
+		`{"filename":"https://x.y/50%25.js","lineno":1,"colno":10}`:                          found(`"half.ts"`, `null`, 2, 1),
+		`{"filename":"https://x.y/50%2.js","lineno":1,"colno":10}`:                           "no_symbols",
 		`{"filename":"app.min.js","lineno":1}`:                                               "no_match",
 		`{"filename":"app.min.js","lineno":1,"colno":12}`:                                    "no_match",
 		`{"filename":"app.min.js","lineno":9,"colno":1}`:                                     "no_match",
