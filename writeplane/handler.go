@@ -27,6 +27,8 @@ type HandlerConfig struct {
 	// TrustedProxies are the peers whose X-Forwarded-For is believed: edges and load
 	// balancers. Everybody else is their own address.
 	TrustedProxies []netip.Prefix
+	// Database, when set, ends requests that a silent database would keep waiting.
+	Database *postgres.Watch
 	// Observe, when set, hears of every answer: the route's path ("" for an unknown
 	// one), its method, the status and how long it took.
 	Observe func(method, path string, status int, took time.Duration)
@@ -34,6 +36,10 @@ type HandlerConfig struct {
 
 // errUnavailable is the 503 of a plane whose database is away.
 var errUnavailable = problem.New(problem.Unavailable, "Service temporarily unavailable")
+
+// errUnknownFate is the 502 of a change whose commit was sent and not answered.
+var errUnknownFate = problem.Newf(problem.BadGateway, "bad_gateway",
+	"the database went away while the change was being stored: it may or may not have taken effect")
 
 // handler is the outermost layer of the plane: it gives every request an id, finds
 // its route, knows its caller, bounds its body and words whatever goes wrong.
@@ -154,6 +160,11 @@ func (h *handler) methods(path string, routes map[string]Route) http.Handler {
 			reply.Error(w, r, problem.New(problem.MethodUnknown, "method_not_allowed"))
 			return
 		}
+		if h.config.Database != nil && route.Needs != Public {
+			ctx, release := h.config.Database.Context(r.Context())
+			defer release()
+			r = r.WithContext(ctx)
+		}
 		if err := h.serve(w, r, route); err != nil {
 			reply.Error(w, r, worded(r.Context(), err))
 		}
@@ -241,20 +252,25 @@ var refusals = [...]refusal{
 	Ingestion:  keys(problem.New(problem.Unauthorized, "Missing API key"), problem.New(problem.Forbidden, "Unknown API key")),
 }
 
-// worded turns what a database that is away does into a 503; everything else is for
-// reply.Error.
+// worded turns what a database that is away does into a 503, or a 502 where a change may
+// have been stored; everything else is for reply.Error.
 func worded(ctx context.Context, err error) error {
 	var p *problem.Error
-	if errors.As(err, &p) || ctx.Err() != nil {
+	silent := errors.Is(context.Cause(ctx), postgres.ErrSilent)
+	if errors.As(err, &p) || ctx.Err() != nil && !silent {
 		return err
 	}
 	if unstorable(err) {
 		return errUnstorable
 	}
-	if !postgres.Unavailable(err) {
+	if !silent && !postgres.Unavailable(err) {
 		return err
 	}
-	slog.WarnContext(ctx, "database away", "error", err)
+	fate := postgres.FateUnknown(err)
+	slog.WarnContext(ctx, "database away", "fate_unknown", fate, "error", err)
+	if fate {
+		return errUnknownFate
+	}
 	return errUnavailable
 }
 

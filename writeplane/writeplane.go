@@ -72,6 +72,7 @@ type Config struct {
 // Plane is one process of the write plane.
 type Plane struct {
 	db       *postgres.DB
+	watch    *postgres.Watch
 	conn     *nats.Conn
 	blobs    *blobs.Store
 	mirror   *pgxpool.Pool // of the audit mirror, when it is another database
@@ -102,6 +103,10 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 		return nil, err
 	}
 	registry := serve.NewRegistry()
+	if p.watch, err = postgres.NewWatch(config.Postgres.URL, postgres.WatchConfig{}); err != nil {
+		return nil, err
+	}
+	p.group.Add("database watch", p.watch.Run)
 
 	p.Store = commit.New(p.db.App, commit.Sinks{Audit: audit.Append, Deliveries: webhooks.Enqueue})
 	if p.Access, err = access.New(ctx, config.Access, p.db.App); err != nil {
@@ -188,6 +193,7 @@ func (p *Plane) listen(config Config, routes []Route, registry *prometheus.Regis
 	registry.MustRegister(requests)
 	handler := NewHandler(HandlerConfig{
 		TrustedProxies: config.TrustedProxies,
+		Database:       p.watch,
 		Observe: func(method, path string, status int, took time.Duration) {
 			requests.WithLabelValues(path, method, fmt.Sprintf("%dxx", status/100)).Observe(took.Seconds())
 		},

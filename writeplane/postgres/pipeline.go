@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -24,11 +25,27 @@ type Pipeline struct {
 
 var _ pgx.Tx = (*Pipeline)(nil)
 
-// statement is one that waits; what says in errors what it was meant to do.
+// statement is one that waits; what says in errors what it was meant to do. read takes
+// its rows; nil where only success matters.
 type statement struct {
 	what string
 	sql  string
 	args []any
+	read func(pgx.Rows) error
+}
+
+// answered takes the answer to the statement from a batch's results.
+func (s statement) answered(results pgx.BatchResults) error {
+	if s.read == nil {
+		_, err := results.Exec()
+		return err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return s.read(rows)
 }
 
 // InPipeline runs fn in a transaction of its own: committed when fn returns nil,
@@ -45,9 +62,30 @@ func InPipeline(ctx context.Context, pool *pgxpool.Pool, fn func(*Pipeline) erro
 		return p.rolledBack(ctx, err)
 	}
 	if err := p.commit(ctx); err != nil {
-		return p.rolledBack(ctx, err)
+		return p.rolledBack(ctx, undecided(err))
 	}
 	return nil
+}
+
+// undecided marks the failure of a COMMIT that was sent and not answered: the transaction may have taken effect.
+func undecided(err error) error {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) ||
+		!errors.Is(err, context.Canceled) && !Unavailable(err) {
+		return err
+	}
+	return fateError{err}
+}
+
+// fateError is an error after which nobody can tell whether the transaction took effect.
+type fateError struct{ error }
+
+func (e fateError) Unwrap() error { return e.error }
+
+// FateUnknown reports whether err leaves open if its transaction took effect.
+func FateUnknown(err error) bool {
+	var fate fateError
+	return errors.As(err, &fate)
 }
 
 // rolledBack ends the transaction because of the cause, and returns it.
@@ -63,7 +101,13 @@ func (p *Pipeline) rolledBack(ctx context.Context, cause error) error {
 // Later leaves a statement of which only success matters to travel with the next. A
 // failure is told by whatever sends it, as "what: …".
 func (p *Pipeline) Later(what, sql string, args ...any) {
-	p.waiting = append(p.waiting, statement{what, sql, args})
+	p.waiting = append(p.waiting, statement{what: what, sql: sql, args: args})
+}
+
+// Ask is Later for a query: read is given the rows when the statement has travelled, and
+// reads them to their end. So a lock and what is to be read behind it take one round trip.
+func (p *Pipeline) Ask(what string, read func(pgx.Rows) error, sql string, args ...any) {
+	p.waiting = append(p.waiting, statement{what: what, sql: sql, args: args, read: read})
 }
 
 // send sends what waits and the statement behind it. The results are to be closed;
@@ -88,7 +132,7 @@ func (p *Pipeline) send(ctx context.Context, sql string, args []any) (pgx.BatchR
 		p.tx = results.Tx()
 	}
 	for _, each := range waited {
-		if _, err := results.Exec(); err != nil {
+		if err := each.answered(results); err != nil {
 			return results, fmt.Errorf("%s: %w", each.what, err)
 		}
 	}
@@ -101,14 +145,14 @@ func (p *Pipeline) alone(ctx context.Context, args []any) (bool, error) {
 	if len(args) > 0 {
 		switch args[0].(type) {
 		case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
-			return true, p.settle(ctx)
+			return true, p.Settle(ctx)
 		}
 	}
 	return p.tx != nil && len(p.waiting) == 0, nil
 }
 
-// settle sends what waits.
-func (p *Pipeline) settle(ctx context.Context) error {
+// Settle sends what waits, when nothing that follows would.
+func (p *Pipeline) Settle(ctx context.Context) error {
 	if p.tx != nil && len(p.waiting) == 0 {
 		return nil
 	}
@@ -173,7 +217,7 @@ func (p *Pipeline) QueryRow(ctx context.Context, sql string, args ...any) pgx.Ro
 
 // SendBatch sends a batch behind what waits.
 func (p *Pipeline) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	if err := p.settle(ctx); err != nil {
+	if err := p.Settle(ctx); err != nil {
 		return pgx.FailedBatchResults(batch, err)
 	}
 	return p.tx.SendBatch(ctx, batch)
@@ -181,7 +225,7 @@ func (p *Pipeline) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRes
 
 // CopyFrom copies rows into a table behind what waits.
 func (p *Pipeline) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
-	if err := p.settle(ctx); err != nil {
+	if err := p.Settle(ctx); err != nil {
 		return 0, err
 	}
 	return p.tx.CopyFrom(ctx, table, columns, from)
@@ -190,7 +234,7 @@ func (p *Pipeline) CopyFrom(ctx context.Context, table pgx.Identifier, columns [
 // Begin opens a savepoint behind what waits. Until it ends, only the returned
 // transaction may be used.
 func (p *Pipeline) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := p.settle(ctx); err != nil {
+	if err := p.Settle(ctx); err != nil {
 		return nil, err
 	}
 	return p.tx.Begin(ctx)
@@ -198,7 +242,7 @@ func (p *Pipeline) Begin(ctx context.Context) (pgx.Tx, error) {
 
 // Prepare prepares a statement.
 func (p *Pipeline) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := p.settle(ctx); err != nil {
+	if err := p.Settle(ctx); err != nil {
 		return nil, err
 	}
 	return p.tx.Prepare(ctx, name, sql)

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -182,5 +183,49 @@ func TestPipelineIsATransactionForOthers(t *testing.T) {
 	}
 	if got, want := notes(t, pool), "1a 3C 4d 5E 6F"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestUnansweredCommitLeavesItsFateOpen(t *testing.T) {
+	t.Parallel()
+	direct, _ := counted(t)
+	link := dbtest.NewLink(t, direct.Config().ConnString())
+	pool, err := pgxpool.New(t.Context(), link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- postgres.InPipeline(ctx, pool, func(tx *postgres.Pipeline) error {
+			_, err := tx.Exec(ctx, add, 1, "a")
+			link.Hold(false) // COMMIT arrives, its answer does not
+			return err
+		})
+	}()
+	eventually(t, "committed", func() bool { return notes(t, direct) == "1a" })
+	leave()
+	if err := <-ended; !postgres.FateUnknown(err) {
+		t.Errorf("committed without an answer: %v", err)
+	}
+	link.Release()
+
+	ctx, leave = context.WithCancel(t.Context())
+	err = postgres.InPipeline(ctx, pool, func(tx *postgres.Pipeline) error {
+		_, err := tx.Exec(ctx, add, 2, "b")
+		leave() // before COMMIT is sent
+		return err
+	})
+	if err == nil || postgres.FateUnknown(err) {
+		t.Errorf("never committed: %v", err)
+	}
+	err = postgres.InPipeline(t.Context(), pool, func(tx *postgres.Pipeline) error {
+		tx.Later("note", add, 1, "twice")
+		return nil
+	})
+	if err == nil || postgres.FateUnknown(err) {
+		t.Errorf("refused with its commit: %v", err)
 	}
 }

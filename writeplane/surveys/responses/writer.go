@@ -77,8 +77,8 @@ func newWriter(store *commit.Store, announce func(stored []*submission)) *writer
 	}
 }
 
-// write commits the submission and says what became of it. When ctx ends first, the
-// submission may still be stored.
+// write commits the submission and says what became of it. When ctx ends first, nobody
+// can tell whether the submission is stored.
 func (w *writer) write(ctx context.Context, s *submission) ([]byte, error) {
 	s.done = make(chan outcome, 1)
 	select {
@@ -92,7 +92,7 @@ func (w *writer) write(ctx context.Context, s *submission) ([]byte, error) {
 	case o := <-s.done:
 		return o.answer, o.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, errUnknownFate
 	case <-w.stopped:
 	}
 	select { // it may have been decided just before the end

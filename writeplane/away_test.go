@@ -1,0 +1,93 @@
+package writeplane
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"skerry/writeplane/access"
+	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
+)
+
+// behindLink is a plane whose database stands behind a link, with a watch of it that runs.
+func behindLink(t *testing.T) (*plane, *dbtest.Link, *postgres.Watch) {
+	t.Helper()
+	p := newPlane(t)
+	link := dbtest.NewLink(t, p.db.App.Config().ConnString())
+	var err error
+	if p.db, err = postgres.Open(t.Context(), postgres.Config{URL: link.URL, MaxConns: 2}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.db.Close)
+	if p.access, err = access.New(t.Context(), access.Config{}, p.db.App); err != nil {
+		t.Fatal(err)
+	}
+	p.commits = commit.New(p.db.App, commit.Sinks{})
+	watch, err := postgres.NewWatch(link.URL, postgres.WatchConfig{Every: 5 * time.Millisecond, Patience: time.Second, Misses: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- watch.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return p, link, watch
+}
+
+const awayBody = `{"error":"Service temporarily unavailable"}`
+
+func TestSilentDatabaseIsA503(t *testing.T) {
+	t.Parallel()
+	p, link, watch := behindLink(t)
+	server := p.serve(t, HandlerConfig{Database: watch},
+		Route{Method: "GET", Path: "/x", Needs: Viewer, Handle: ok}, Route{Method: "GET", Path: "/public", Needs: Public, Handle: ok})
+	if got := call(t, server, "GET", "/x", "", bearer(p.tokens["viewer"])...); got.status != 200 {
+		t.Fatalf("while it answers: %d %s", got.status, got.body)
+	}
+	link.Hold(true)
+	for range 4 { // more than the pool has connections; the first hangs in a statement, the rest do not wait
+		if got := call(t, server, "GET", "/x", "", bearer(p.tokens["viewer"])...); got.status != 503 || got.body != awayBody {
+			t.Errorf("while it is silent: %d %s", got.status, got.body)
+		}
+	}
+	if got := call(t, server, "GET", "/public", ""); got.status != 200 {
+		t.Errorf("what needs no database: %d %s", got.status, got.body)
+	}
+	link.Release()
+	late := time.After(20 * time.Second)
+	for call(t, server, "GET", "/x", "", bearer(p.tokens["viewer"])...).status != 200 {
+		select {
+		case <-late:
+			t.Fatal("not answered again within 20 s")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func TestCommitWithoutAnAnswerIsA502(t *testing.T) {
+	t.Parallel()
+	p, link, watch := behindLink(t)
+	change := func(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+		err := p.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+			_, err := tx.Exec(r.Context(), "SELECT")
+			link.Hold(false)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return ok(w, r, c)
+	}
+	server := p.serve(t, HandlerConfig{Database: watch}, Route{Method: "POST", Path: "/x", Needs: Viewer, Handle: change})
+	const want = `{"error":"bad_gateway","message":"the database went away while the change was being stored: it may or may not have taken effect"}`
+	if got := call(t, server, "POST", "/x", "", bearer(p.tokens["viewer"])...); got.status != 502 || got.body != want {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	link.Release()
+}
