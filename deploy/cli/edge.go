@@ -70,7 +70,7 @@ func (cmd *edgeCommand) Run(ctx context.Context) error {
 	config.WritePlane, config.PublicURL = cmd.WritePlaneURL, strings.TrimRight(cmd.PublicURL, "/")
 	config.TrustedProxies = cmd.TrustedProxies
 	if err := cmp.Or(listenAddress("--listen", cmd.Listen), listenAddress("--listen-operator", cmd.ListenOperator),
-		cmd.edgeSettings.validate(), cmd.messaging.validate()); err != nil {
+		cmd.edgeSettings.validate(), cmd.messaging.validate(), publicURL(cmd.PublicURL)); err != nil {
 		return err
 	}
 	if err := config.Validate(); err != nil {

@@ -83,6 +83,15 @@ func httpBase(flag, address string) (string, error) {
 	return strings.TrimRight(address, "/"), nil
 }
 
+// publicURL refuses an address that links cannot begin with; it may be absent.
+func publicURL(address string) error {
+	if address == "" {
+		return nil
+	}
+	_, err := httpBase("--public-url", address)
+	return err
+}
+
 // listenAddress refuses what cannot be listened on, before anything is opened.
 func listenAddress(flag, address string) error {
 	_, text, err := net.SplitHostPort(address)

@@ -27,11 +27,13 @@ type database struct {
 	PostgresURL string `help:"Connection URL, several hosts allowed: postgres://user:password@host:5432/skerry." required:"" placeholder:"URL"`
 }
 
-// validate refuses a URL that no connection can be tried with. It does not
+func (d database) validate() error { return postgresURL("--postgres-url", d.PostgresURL) }
+
+// postgresURL refuses a URL that no connection can be tried with. It does not
 // quote it: there may be a password in it.
-func (d database) validate() error {
-	if _, err := pgconn.ParseConfig(d.PostgresURL); err != nil {
-		return usagef("--postgres-url is not of the form postgres://user:password@host:5432/database")
+func postgresURL(flag, address string) error {
+	if _, err := pgconn.ParseConfig(address); err != nil {
+		return usagef("%s is not of the form postgres://user:password@host:5432/database", flag)
 	}
 	return nil
 }
@@ -98,12 +100,12 @@ func (s *planeSettings) validate() error {
 			return usagef("--smtp-url: %w", err)
 		}
 	}
-	if s.PublicURL != "" {
-		if _, err := httpBase("--public-url", s.PublicURL); err != nil {
+	if s.AuditMirrorURL != "" {
+		if err := postgresURL("--audit-mirror-url", s.AuditMirrorURL); err != nil {
 			return err
 		}
 	}
-	return nil
+	return publicURL(s.PublicURL)
 }
 
 // config is the part of the plane's configuration that the settings make.
