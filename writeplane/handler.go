@@ -93,6 +93,7 @@ func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		reply.Error(w, r, access.ErrNotFound)
 		return
 	}
+	r.URL.RawQuery = readable(r.URL.RawQuery)
 	h.mux.ServeHTTP(w, r)
 }
 
