@@ -4,10 +4,7 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"skerry/deploy/cli"
 	"skerry/writeplane/symbolicate/sandbox"
@@ -19,11 +16,8 @@ var version = "unknown"
 func main() {
 	// Children that parse symbol files are this program too; they end here.
 	sandbox.Enter()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for an orderly end; the second finds the default
-	// action restored and ends the process at once.
-	context.AfterFunc(ctx, stop)
+	ctx, release := untilSignalled()
 	code := cli.Run(ctx, os.Args[1:], cli.Streams{Out: os.Stdout, Err: os.Stderr}, version)
-	stop()
+	release()
 	os.Exit(code)
 }
