@@ -117,6 +117,26 @@ func TestFoundingsFaultIsSeenBeforeThePlanIsWritten(t *testing.T) {
 	}
 }
 
+func TestOtherServersAreTold(t *testing.T) {
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, "<html>")
+	}))
+	t.Cleanup(page.Close)
+	if code, _, errs := skerry(t, "flags", "list", "--url", page.URL, "--token", "t"); code != 1 || errs != "skerry flags list: 404 from a server that is not Skerry's\n" {
+		t.Errorf("a page: code %d, %q", code, errs)
+	}
+	operator := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"error":"not_found"}`)
+	}))
+	t.Cleanup(operator.Close)
+	want := "skerry flags list: 404 not_found: this is not an edge's or a write plane's address for clients\n"
+	if code, _, errs := skerry(t, "flags", "list", "--url", operator.URL, "--token", "t"); code != 1 || errs != want {
+		t.Errorf("an operator listener: code %d, %q", code, errs)
+	}
+}
+
 func TestServersWordsAndRequestIDAreShown(t *testing.T) {
 	url, _ := answering(t, nil)
 	code, _, errs := skerry(t, "flags", "resume", "x", "--url", url, "--token", "t")
@@ -299,6 +319,7 @@ func TestMalformedFileIsNamed(t *testing.T) {
 	for text, says := range map[string]string{
 		"a: [1":                      "line 1: did not find expected ',' or ']'",
 		"- a\n":                      "line 1: expected lines of the form `flag: value`",
+		"flags:\n  url:\n    a: b\n": "--url: takes a value, not a section",
 		"edge: 7\n":                  "edge is a command: its flags stand indented below it",
 		"url: a\ntoken: b\nurl: c\n": "line 3: mapping key \"url\" already defined at line 1",
 	} {
@@ -307,7 +328,10 @@ func TestMalformedFileIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, _, errs := skerry(t, "flags", "list", "--config", file)
-		if code != 2 || errs != "skerry: "+file+": "+says+"\ntry: skerry flags list --help\n" {
+		if !strings.HasPrefix(says, "--") {
+			says = file + ": " + says
+		}
+		if code != 2 || errs != "skerry: "+says+"\ntry: skerry flags list --help\n" {
 			t.Errorf("%q: code %d, %q; want %q", text, code, errs, says)
 		}
 	}

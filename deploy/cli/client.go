@@ -180,7 +180,7 @@ func answerError(res *http.Response, body []byte) error {
 	var said struct {
 		Error, Message string
 	}
-	text := "no message"
+	text := "from a server that is not Skerry's"
 	if json.Unmarshal(body, &said) == nil && said.Error != "" {
 		text = said.Error
 		if said.Message != "" {
@@ -189,7 +189,7 @@ func answerError(res *http.Response, body []byte) error {
 	}
 	id := res.Header.Get("X-Request-Id")
 	if res.StatusCode == http.StatusNotFound && text == "not_found" && res.Request != nil {
-		text += ": " + res.Request.URL.Path + " is not there, or not for this token to see"
+		text += ": " + res.Request.URL.RequestURI() + " is not there, or not for this token to see"
 		if id == "" { // every plane's own listener gives one
 			text = "not_found: this is not an edge's or a write plane's address for clients"
 		}

@@ -137,6 +137,9 @@ func (s *settings) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) 
 
 // scalar writes a YAML value as it would stand on the command line.
 func scalar(flag *kong.Flag, v any) (any, error) {
+	if _, isSection := v.(map[string]any); isSection {
+		return nil, errors.New("takes a value, not a section")
+	}
 	list, ok := v.([]any)
 	if !ok {
 		return fmt.Sprint(v), nil
