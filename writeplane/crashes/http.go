@@ -51,32 +51,16 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	filters := url.Values{"project": {project.ID}, "environment": {"live"}}
-	for _, name := range []string{"environment", "release", "platform", "distinct_id", "since", "until"} {
-		if v := query.Get(name); v != "" {
-			filters.Set(name, v)
-		}
-	}
-	if e := filters.Get("environment"); e != "live" && e != "test" {
-		return symbols.ErrInvalidEnvironment
-	}
-	if p := filters.Get("platform"); p != "" && !slices.Contains(crash.Platforms(), p) {
-		return problem.Newf(problem.Invalid, "invalid_platform", "platform must be one of %v", crash.Platforms())
-	}
-	since, err := bound(filters, "since")
-	if err != nil {
-		return err
-	}
-	until, err := bound(filters, "until")
+	f, err := readFilter(query, project.ID)
 	if err != nil {
 		return err
 	}
 	var after position
-	window, err := m.access.Cursors().Open(query, "crashes", filters, &after)
+	window, err := m.access.Cursors().Open(query, "crashes", f.Values, &after)
 	if err != nil {
 		return err
 	}
-	found, err := page(r.Context(), m.store.Pool(), project.ID, filters, since, until, after, window.Fetch())
+	found, err := page(r.Context(), m.store.Pool(), f, after, window.Fetch())
 	if err != nil {
 		return err
 	}
@@ -90,8 +74,35 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	return reply.JSON(w, http.StatusOK, paging.List("events", views, next))
 }
 
-func bound(filters url.Values, name string) (time.Time, error) {
-	text := filters.Get(name)
+// filter is which reports a list shows: its values are project, environment and what
+// else the query names, and are what a cursor holds for.
+type filter struct {
+	url.Values
+	since, until time.Time // zero: open
+}
+
+func readFilter(query url.Values, projectID string) (f filter, err error) {
+	f.Values = url.Values{"project": {projectID}, "environment": {"live"}}
+	for _, name := range []string{"environment", "release", "platform", "distinct_id", "since", "until"} {
+		if v := query.Get(name); v != "" {
+			f.Set(name, v)
+		}
+	}
+	if e := f.Get("environment"); e != "live" && e != "test" {
+		return f, symbols.ErrInvalidEnvironment
+	}
+	if p := f.Get("platform"); p != "" && !slices.Contains(crash.Platforms(), p) {
+		return f, problem.Newf(problem.Invalid, "invalid_platform", "platform must be one of %v", crash.Platforms())
+	}
+	if f.since, err = f.time("since"); err != nil {
+		return f, err
+	}
+	f.until, err = f.time("until")
+	return f, err
+}
+
+func (f filter) time(name string) (time.Time, error) {
+	text := f.Get(name)
 	if text == "" {
 		return time.Time{}, nil
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"time"
 
@@ -103,22 +102,15 @@ func scanEvent(row pgx.CollectableRow) (*Event, error) {
 	return e, err
 }
 
-func query(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]*Event, error) {
-	return postgres.All(ctx, q, "read crash reports", scanEvent, selectEvent+sql, args...)
-}
-
 func one(ctx context.Context, q postgres.Querier, eventID string) (*Event, error) {
 	if !id.Valid(eventID) {
 		return nil, access.ErrNotFound
 	}
-	found, err := query(ctx, q, `e.id = $1`, eventID)
-	if err != nil {
-		return nil, err
-	}
-	if len(found) == 0 {
+	found, ok, err := postgres.One(ctx, q, "read crash report", scanEvent, selectEvent+`e.id = $1`, eventID)
+	if err == nil && !ok {
 		return nil, access.ErrNotFound
 	}
-	return found[0], nil
+	return found, err
 }
 
 // position is where a page of the list ended.
@@ -127,19 +119,21 @@ type position struct {
 	ID string    `json:"id"`
 }
 
-func page(ctx context.Context, q postgres.Querier, projectID string, filters url.Values, since, until time.Time, after position, limit int) ([]*Event, error) {
+// page reads the reports behind a place, newest first; the zero position is before all of them.
+func page(ctx context.Context, q postgres.Querier, f filter, after position, limit int) ([]*Event, error) {
 	if after.ID == "" {
 		after = position{time.Now().Add(1000 * time.Hour), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
 	}
+	until := f.until
 	if until.IsZero() {
 		until = after.At.Add(time.Second)
 	}
-	return query(ctx, q, `
+	return postgres.All(ctx, q, "list crash reports", scanEvent, selectEvent+`
 		e.project_id = $1 AND e.environment = $2 AND (e."timestamp", e.id) < ($3, $4) AND e."timestamp" >= $5 AND e."timestamp" < $6
 		AND ($7 = '' OR e.release = $7) AND ($8 = '' OR e.platform = $8) AND ($9 = '' OR e.distinct_id = $9)
 		ORDER BY e."timestamp" DESC, e.id DESC LIMIT $10`,
-		projectID, filters.Get("environment"), after.At, after.ID, since, until,
-		filters.Get("release"), filters.Get("platform"), filters.Get("distinct_id"), limit)
+		f.Get("project"), f.Get("environment"), after.At, after.ID, f.since, until,
+		f.Get("release"), f.Get("platform"), f.Get("distinct_id"), limit)
 }
 
 // claim is a report taken by a worker.

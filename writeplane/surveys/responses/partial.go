@@ -72,10 +72,18 @@ func (m *Module) SavePartial(w http.ResponseWriter, r *http.Request, c *access.C
 			Invalid: []survey.InvalidAnswer{{QuestionID: *id, Reason: survey.ReasonUnknown}}, Missing: []survey.MissingAnswer{},
 		})
 	}
-	expires := m.now().UTC().Add(partialFor).Truncate(time.Millisecond)
+	now := m.now().UTC()
+	expires := now.Add(partialFor).Truncate(time.Millisecond)
 	key := partialKey{c.Key.ProjectID, c.Key.Environment, f.id, save.ExternalID}
 	err = postgres.InTx(r.Context(), m.store.Pool(), func(tx pgx.Tx) error {
-		return mergePartial(r.Context(), tx, f, key, save, m.now(), expires)
+		partial, err := lockPartial(r.Context(), tx, key, now, expires)
+		if err != nil {
+			return err
+		}
+		if err := f.take(&partial, save); err != nil {
+			return err
+		}
+		return savePartial(r.Context(), tx, key, partial, expires)
 	})
 	if err != nil {
 		return err
@@ -117,27 +125,34 @@ func (m *Module) partialOf(r *http.Request, c *access.Call) (*form, partialKey, 
 	return f, partialKey{c.Key.ProjectID, c.Key.Environment, f.id, externalID}, nil
 }
 
-// mergePartial merges a save into what is kept. Concurrent saves of one respondent
-// follow each other: the row is made first, then locked.
-func mergePartial(ctx context.Context, tx pgx.Tx, f *form, key partialKey, save survey.PartialSave, now, expires time.Time) error {
+// lockPartial reads what is kept of a respondent, for changing it; there may be nothing,
+// and what has expired is not continued. Concurrent saves of one respondent follow each
+// other: the row is made first, then locked.
+func lockPartial(ctx context.Context, tx pgx.Tx, key partialKey, now, expires time.Time) (survey.Partial, error) {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO survey_partials (project_id, environment, survey_id, external_id, answers, expires_at)
 		VALUES ($1, $2, $3, $4, '{}', $5) ON CONFLICT DO NOTHING`,
 		key.project, key.environment, key.survey, key.externalID, expires)
 	if err != nil {
-		return fmt.Errorf("open partial response: %w", err)
+		return survey.Partial{}, fmt.Errorf("open partial response: %w", err)
 	}
-	partial, _, err := loadPartial(ctx, tx, key, now, "FOR UPDATE") // an expired one is not continued
-	if err != nil {
-		return err
-	}
-	f.Prune(&partial)
-	if faults := f.Merge(&partial, save.Answers); faults.Any() {
+	partial, _, err := loadPartial(ctx, tx, key, now, "FOR UPDATE")
+	return partial, err
+}
+
+// take merges a save into a partial response.
+func (f *form) take(partial *survey.Partial, save survey.PartialSave) error {
+	f.Prune(partial)
+	if faults := f.Merge(partial, save.Answers); faults.Any() {
 		return invalidAnswers(faults)
 	}
 	if save.CurrentSet {
 		partial.CurrentQuestionID = save.CurrentQuestionID
 	}
+	return nil
+}
+
+func savePartial(ctx context.Context, tx pgx.Tx, key partialKey, partial survey.Partial, expires time.Time) error {
 	answers, err := json.Marshal(partial.Answers)
 	if err != nil {
 		return fmt.Errorf("marshal partial response: %w", err)
