@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -183,12 +184,7 @@ func (b *Buffer) dropFinishedLives() error {
 			return err
 		}
 		b.mu.Lock()
-		for i := range b.lives {
-			if b.lives[i] == l {
-				b.lives = append(b.lives[:i:i], b.lives[i+1:]...)
-				break
-			}
-		}
+		b.lives = slices.DeleteFunc(slices.Clone(b.lives), func(other *life) bool { return other == l })
 		for _, lane := range up.Lanes {
 			b.base[lane] += l.lanes[lane].durable
 		}
