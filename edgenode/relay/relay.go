@@ -239,6 +239,10 @@ func (r *Relay) answerEarly(ctx *fasthttp.RequestCtx, resp *http.Response) {
 		return
 	}
 	copyResponseHeader(ctx, resp)
+	if ctx.IsHead() && resp.ContentLength >= 0 {
+		ctx.Response.Header.SetContentLength(int(resp.ContentLength)) // of the body that GET would bring
+		return
+	}
 	ctx.SetBody(body)
 }
 

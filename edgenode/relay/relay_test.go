@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,19 @@ func TestRequestAndAnswerPassUnchanged(t *testing.T) {
 	}
 	if resp.Header.Get("ETag") != `"7"` || resp.Header.Get("Content-Type") != "application/problem" || len(resp.Header.Values("Set-Cookie")) != 2 {
 		t.Errorf("%v", resp.Header)
+	}
+}
+
+func TestHeadTellsTheLengthThatGetHas(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{0, 1, small, small + 1} {
+		address := edge(t, writePlane(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(length))
+			_, _ = w.Write(make([]byte, length)) // nothing of it leaves for HEAD
+		}))
+		if resp, got := do(t, "HEAD", "http://"+address+"/x", nil); resp.ContentLength != int64(length) || got != "" {
+			t.Errorf("%d bytes: %d, %q", length, resp.ContentLength, got)
+		}
 	}
 }
 
