@@ -112,7 +112,7 @@ func TestReadEndsWhenWhatItWaitsForDoesNotCome(t *testing.T) {
 		}
 	}
 	answer := func(t *testing.T, c *conn, client net.Conn) {
-		c.answered()
+		c.answered(time.Now())
 		go func() { _, _ = io.ReadFull(client, make([]byte, 1)) }()
 		if _, err := c.Write([]byte("y")); err != nil {
 			t.Error(err)
@@ -131,7 +131,7 @@ func TestReadEndsWhenWhatItWaitsForDoesNotCome(t *testing.T) {
 		"the rest of its rest":              {[]func(*testing.T, *conn, net.Conn){request, answer, part, part}, 20 * time.Second},
 		"a body with a time of its own":     {[]func(*testing.T, *conn, net.Conn){request, answer, part, set, part}, time.Hour - 20*time.Second},
 		"the request behind such a body":    {[]func(*testing.T, *conn, net.Conn){request, set, part, answer}, 65 * time.Second},
-		"the rest of one that came with it": {[]func(*testing.T, *conn, net.Conn){request, func(_ *testing.T, c *conn, _ net.Conn) { c.answered() }}, 75 * time.Second},
+		"the rest of one that came with it": {[]func(*testing.T, *conn, net.Conn){request, func(_ *testing.T, c *conn, _ net.Conn) { c.answered(time.Now()) }}, 75 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c, _, client := pair(t)
@@ -159,7 +159,7 @@ func TestLaterDeadlinesDoNotReachTheConnection(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			c.answered()
+			c.answered(time.Now())
 			go func() { _, _ = io.ReadFull(client, make([]byte, 1)) }()
 			if _, err := c.Write([]byte("y")); err != nil {
 				t.Fatal(err)
@@ -251,7 +251,7 @@ func TestTimeInWhichNobodyReadsIsNotTheSenders(t *testing.T) {
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("and stays so: %v", err)
 		}
-		c.answered()
+		c.answered(time.Now())
 		begun = time.Now()
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != 75*time.Second {
 			t.Errorf("between requests: %v after %s", err, time.Since(begun))
@@ -282,7 +282,7 @@ func BenchmarkReadDeadlines(b *testing.B) {
 		c := &conn{Conn: below, limits: &testLimits}
 		b.ReportAllocs()
 		for b.Loop() {
-			c.answered()
+			c.answered(time.Now())
 			c.wrote = time.Now() // as Write does
 			if _, err := c.expect(); err != nil {
 				b.Fatal(err)

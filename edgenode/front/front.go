@@ -115,7 +115,7 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 		}
 		handler(ctx)
 		if ok {
-			c.answered()
+			c.answered(ctx.Time())
 		}
 		if ctx.Request.IsBodyStream() && !consumed(ctx) {
 			ctx.SetConnectionClose()
