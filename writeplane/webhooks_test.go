@@ -228,12 +228,13 @@ func TestWhatIsNoLongerAllowedCanBeSwitchedOff(t *testing.T) {
 	t.Parallel()
 	p, server := webhookServer(t)
 	admin := bearer(p.tokens["admin"])
-	subscribe := func(events string) string {
-		e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/","events":[`+events+`]}`, admin...)
+	subscribe := func(members string) string {
+		e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/",`+members+`}`, admin...)
 		return "/api/v1/webhooks/subscriptions/" + decoded[created](t, e).Subscription.ID
 	}
-	stream, hook := subscribe(`"audit.entry.created"`), subscribe(`"*"`)
-	for _, change := range []string{"UPDATE organizations SET tier = 'hobby'", "UPDATE webhook_subscriptions SET url = 'https://10.0.0.1/' WHERE events = '{*}'"} {
+	stream, hook := subscribe(`"events":["audit.entry.created"]`), subscribe(`"events":["*"]`)
+	narrow := subscribe(`"events":["switch.*"],"project_id":"` + p.founding.ProjectID + `"`)
+	for _, change := range []string{"UPDATE organizations SET tier = 'hobby'", "UPDATE projects SET deleted_at = now()", "UPDATE webhook_subscriptions SET url = 'https://10.0.0.1/' WHERE events = '{*}'"} {
 		if _, err := p.db.Owner.Exec(t.Context(), change); err != nil {
 			t.Fatal(err)
 		}
@@ -253,6 +254,8 @@ func TestWhatIsNoLongerAllowedCanBeSwitchedOff(t *testing.T) {
 		{hook, `{"enabled":true}`, 400, "invalid_url"},
 		{hook, `{"url":"https://10.0.0.2/"}`, 400, "invalid_url"},
 		{hook, `{"url":"http://127.0.0.1:9/","enabled":true}`, 200, ""},
+		{narrow, `{"enabled":false}`, 200, ""},
+		{hook, `{"project_id":"` + p.founding.ProjectID + `"}`, 404, "not_found"},
 	} {
 		e := call(t, server, "PATCH", c.path, c.body, admin...)
 		if e.status != c.status || c.error != "" && !strings.HasPrefix(e.body, `{"error":"`+c.error+`"`) {

@@ -74,14 +74,14 @@ func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, s
 }
 
 // judge checks settings as a whole: shape, rights, tier, target. Of a subscription that
-// exists (was), tier and target matter where they change or sending begins again: one
-// whose target or tier is no longer good can still be switched off, renamed or narrowed.
+// exists (was), project, tier and target matter where they change or sending begins
+// again: one whose project, target or tier is no more can still be switched off.
 func (m *Module) judge(ctx context.Context, c *access.Call, s settings, was *Subscription) error {
 	if err := s.check(); err != nil {
 		return err
 	}
 	organization := c.Caller.OrganizationID
-	if s.ProjectID != nil {
+	if s.ProjectID != nil && (was == nil || was.ProjectID == nil || *was.ProjectID != *s.ProjectID) {
 		if !id.Valid(*s.ProjectID) {
 			return access.ErrNotFound
 		}
