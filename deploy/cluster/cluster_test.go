@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -60,7 +61,9 @@ func (p *part) end(t testing.TB) {
 type cluster struct {
 	t        testing.TB
 	dir      string
-	nats     *natstest.Server
+	nats     *natstest.Server // nil where the test has a server of another kind
+	edgeNATS string
+	log      *slog.Logger
 	plane    *writeplane.Plane
 	centre   *part
 	edges    []*edgenode.Edge
@@ -72,12 +75,20 @@ type cluster struct {
 
 func newCluster(t testing.TB, edges int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir(), nats: natstest.New(t), client: &http.Client{Transport: &http.Transport{}}}
+	server := natstest.New(t)
+	return newClusterOn(&cluster{t: t, nats: server, edgeNATS: server.URL}, server.URL, edges)
+}
+
+// newClusterOn completes and starts a cluster whose NATS and log are set.
+func newClusterOn(c *cluster, centreNATS string, edges int) *cluster {
+	t := c.t
+	t.Helper()
+	c.dir, c.client = t.TempDir(), &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(c.client.CloseIdleConnections)
 	var err error
 	c.plane, err = writeplane.New(t.Context(), writeplane.Config{
 		Listen: "127.0.0.1:0", ListenOperator: "127.0.0.1:0",
-		Postgres: postgres.Config{URL: pgtest.New(t).URL, MaxConns: 8}, NATS: c.nats.URL,
+		Postgres: postgres.Config{URL: pgtest.New(t).URL, MaxConns: 8}, NATS: centreNATS,
 		Blobs: blobs.Config{URL: filepath.Join(c.dir, "blobs")},
 	})
 	if err != nil {
@@ -111,7 +122,7 @@ func (c *cluster) startEdge(i int) {
 	id := fmt.Sprintf("edge-%d", i)
 	edge, err := edgenode.New(edgenode.Config{
 		ID: id, Data: filepath.Join(c.dir, id), Listen: "127.0.0.1:0", OperatorListen: "127.0.0.1:0",
-		NATS: c.nats.URL, WritePlane: c.plane.URL(),
+		NATS: c.edgeNATS, WritePlane: c.plane.URL(), Log: c.log,
 	})
 	if err != nil {
 		c.t.Fatal(err)
