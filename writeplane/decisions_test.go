@@ -15,6 +15,7 @@ import (
 	"skerry/pkg/decide"
 	"skerry/pkg/state"
 	"skerry/replication"
+	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
 	"skerry/writeplane/cohorts"
 	"skerry/writeplane/commit"
@@ -36,11 +37,11 @@ type decisions struct {
 func newDecisions(t testing.TB) *decisions {
 	t.Helper()
 	d := &decisions{plane: newPlane(t), t: t}
-	store := commit.New(d.db.App, commit.Sinks{Audit: audit.Append, Deliveries: func(_ context.Context, _ *postgres.Pipeline, events []commit.Event, _ []commit.StoredEntry) error {
+	store := commit.New(d.db.App, commit.Sinks{Audit: audit.Append, Deliveries: func(ctx context.Context, tx *postgres.Pipeline, events []commit.Event, _ []commit.Entry) (func([]commit.StoredEntry) error, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.events = append(d.events, events...)
-		return nil
+		return func([]commit.StoredEntry) error { return nil }, tx.Settle(ctx)
 	}})
 	d.server = d.serve(t, HandlerConfig{}, Routes(Modules{
 		Flags: flags.New(store, d.access), RemoteConfig: remoteconfig.New(store, d.access), Cohorts: cohorts.New(store, d.access),
@@ -384,4 +385,37 @@ func TestIfMatchGuardsAFlag(t *testing.T) {
 	if second := d.as("editor", "PATCH", "/api/v1/switch/flags/checkout", `{"enabled":true}`, "If-Match", tag); second.status != 412 {
 		t.Errorf("a stale tag: %d %s", second.status, second.body)
 	}
+}
+
+func TestFlagsAndItemsOfOthersAreAbsentForChanges(t *testing.T) {
+	t.Parallel()
+	d := newDecisions(t)
+	flag := at(d.must(201, "POST", "/api/v1/switch/flags", checkoutFlag), "flag", "id").(string)
+	item := at(d.must(201, "POST", "/api/v1/config/items", `{"environment":"live","key":"theme","type":"string","default_value":"a"}`), "item", "id").(string)
+	strangers, err := d.access.Bootstrap(t.Context(), d.commits, access.NewFounding("Other", "Other", access.Pro))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range [][3]string{
+		{"PATCH", "/api/v1/switch/flags/" + flag, `{"enabled":false}`}, {"POST", "/api/v1/switch/flags/" + flag + "/resume", ""},
+		{"PATCH", "/api/v1/switch/flags/" + flag + "?environment=test", `{"enabled":false}`},
+		{"PATCH", "/api/v1/config/items/" + item, `{"default_value":"b"}`},
+		{"POST", "/api/v1/config/items/" + item + "/rollback", `{"version_id":"` + item + `"}`},
+	} {
+		if e := call(t, d.server, request[0], request[1], request[2], bearer(strangers["owner"])...); e.status != 404 {
+			t.Errorf("%s %s as a stranger: %d %s", request[0], request[1], e.status, e.body)
+		}
+	}
+	d.must(404, "PATCH", "/api/v1/switch/flags/"+flag+"?environment=test", `{"enabled":false}`)
+	d.equal("the flag's trace", d.audited(flag), []string{"switch.flag.created by editor@example.com"})
+	d.equal("the item's trace", d.audited(item), []string{"config.item.created by editor@example.com"})
+}
+
+func TestKeyThatLooksLikeAnIdIsFound(t *testing.T) {
+	t.Parallel()
+	d := newDecisions(t)
+	const key = "0198c000-0000-7000-8000-0000000000aa"
+	d.must(201, "POST", "/api/v1/switch/flags", `{"environment":"live","key":"`+key+`","kind":"boolean","default_value":"false"}`)
+	got := d.must(200, "PATCH", "/api/v1/switch/flags/"+key, `{"description":"by key"}`)
+	d.equal("description", at(got, "flag", "description"), "by key")
 }

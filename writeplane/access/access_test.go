@@ -42,13 +42,15 @@ func newPlaneWith(t testing.TB, config access.Config) *plane {
 	t.Helper()
 	p := &plane{db: dbtest.New(t)}
 	p.commits = commit.New(p.db.App, commit.Sinks{
-		Audit: func(_ context.Context, _ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+		Audit: func(_ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.entries = append(p.entries, entries...)
-			return nil, nil
+			return func(context.Context) ([]commit.StoredEntry, error) { return nil, nil }, nil
 		},
-		Deliveries: func(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error { return nil },
+		Deliveries: func(ctx context.Context, tx *postgres.Pipeline, _ []commit.Event, _ []commit.Entry) (func([]commit.StoredEntry) error, error) {
+			return func([]commit.StoredEntry) error { return nil }, tx.Settle(ctx)
+		},
 	})
 	var err error
 	if p.store, err = access.New(t.Context(), config, p.db.App); err != nil {

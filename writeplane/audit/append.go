@@ -3,7 +3,6 @@ package audit
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,32 +15,45 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// Append stores the entries at the ends of their organizations' chains, in the given
-// transaction. It is the sink of commit.Store, which hands entries over sorted by
-// organization. The chain's row stays locked to the end of the transaction, so seq
-// order is commit order.
-func Append(ctx context.Context, tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
-	stored := make([]commit.StoredEntry, 0, len(entries))
-	for first := 0; first < len(entries); {
-		last := first
-		for last < len(entries) && entries[last].OrganizationID == entries[first].OrganizationID {
-			last++
-		}
-		chain, err := appendChain(ctx, tx, origin, entries[first:last])
+// Append drafts the entries, leaves the locks of their organizations' chains to travel
+// with the next statement, and returns what stores the entries at the chains' ends once
+// it has. It is the sink of commit.Store, which hands entries over sorted by
+// organization. A chain's row stays locked to the end of the transaction, so seq order
+// is commit order.
+func Append(tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
+	var runs []*run
+	for _, entry := range entries {
+		drafted, err := draft(origin, entry)
 		if err != nil {
 			return nil, err
 		}
-		for i := range chain {
-			body, err := json.Marshal(chain[i].view())
-			if err != nil {
-				return nil, fmt.Errorf("marshal entry: %w", err)
-			}
-			stored = append(stored, commit.StoredEntry{OrganizationID: chain[i].OrganizationID, ProjectID: entries[first+i].ProjectID,
-				Action: chain[i].Action, ResourceID: chain[i].ResourceID, Body: body})
+		if len(runs) == 0 || runs[len(runs)-1].organizationID != entry.OrganizationID {
+			runs = append(runs, &run{organizationID: entry.OrganizationID})
 		}
-		first = last
+		last := runs[len(runs)-1]
+		last.entries = append(last.entries, drafted)
 	}
-	return stored, nil
+	for _, r := range runs {
+		r.askHead(tx)
+	}
+	return func(ctx context.Context) ([]commit.StoredEntry, error) {
+		stored := make([]commit.StoredEntry, 0, len(entries))
+		for _, r := range runs {
+			var err error
+			if stored, err = r.store(ctx, tx, stored); err != nil {
+				return nil, err
+			}
+		}
+		return stored, nil
+	}, nil
+}
+
+// run is what a transaction adds to one chain.
+type run struct {
+	organizationID string
+	entries        []Entry
+	end            head
+	begun          bool // the chain has a head
 }
 
 // head is the end of a chain.
@@ -57,48 +69,70 @@ const lockHeadSQL = `
 SELECT c.seq, c.hash, c.at, o.tier, c.classes FROM audit_chains c JOIN organizations o ON o.id = c.organization_id
 WHERE c.organization_id = $1 FOR UPDATE OF c`
 
-func lockHead(ctx context.Context, tx pgx.Tx, organizationID string) (h head, err error) {
-	read := func() error {
-		return tx.QueryRow(ctx, lockHeadSQL, organizationID).Scan(&h.seq, &h.hash, &h.at, &h.tier, &h.classes)
-	}
-	if err = read(); !errors.Is(err, pgx.ErrNoRows) {
-		return h, err
-	}
-	_, err = tx.Exec(ctx, `
+func (r *run) askHead(tx *postgres.Pipeline) {
+	tx.Ask("lock chain", func(rows pgx.Rows) error {
+		h := &r.end
+		_, err := pgx.ForEachRow(rows, []any{&h.seq, &h.hash, &h.at, &h.tier, &h.classes}, func() error {
+			r.begun = true
+			return nil
+		})
+		return err
+	}, lockHeadSQL, r.organizationID)
+}
+
+// begin makes the head of a chain that has none, which happens once.
+func (r *run) begin(ctx context.Context, tx *postgres.Pipeline) error {
+	tx.Later("begin chain", `
 		INSERT INTO audit_chains (organization_id, seq, hash, at, begun_at, classes) VALUES ($1, 0, $2, 'epoch', $3, '{}') ON CONFLICT DO NOTHING`,
-		organizationID, genesis(), time.Now().UTC().Truncate(time.Millisecond))
-	if err != nil {
-		return h, err
+		r.organizationID, genesis(), time.Now().UTC().Truncate(time.Millisecond))
+	r.askHead(tx)
+	if err := tx.Settle(ctx); err != nil {
+		return err
 	}
-	return h, read()
+	if !r.begun {
+		return fmt.Errorf("organization %s has no chain", r.organizationID)
+	}
+	return nil
 }
 
 // noteClass makes the chain's class known to readers, once.
-func noteClass(tx *postgres.Pipeline, organizationID string, end head) {
-	if !slices.Contains(end.classes, end.tier) {
-		tx.Later("note retention class", `UPDATE audit_chains SET classes = array_append(classes, $2) WHERE organization_id = $1`, organizationID, end.tier)
+func (r *run) noteClass(tx *postgres.Pipeline) {
+	if !slices.Contains(r.end.classes, r.end.tier) {
+		tx.Later("note retention class", `UPDATE audit_chains SET classes = array_append(classes, $2) WHERE organization_id = $1`,
+			r.organizationID, r.end.tier)
 	}
 }
 
-func appendChain(ctx context.Context, tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) ([]Entry, error) {
-	chain := make([]Entry, len(entries))
-	for i, entry := range entries {
-		var err error
-		if chain[i], err = draft(origin, entry); err != nil {
+// store writes the entries, their places known now, and appends them to stored.
+func (r *run) store(ctx context.Context, tx *postgres.Pipeline, stored []commit.StoredEntry) ([]commit.StoredEntry, error) {
+	if !r.begun {
+		if err := r.begin(ctx, tx); err != nil {
 			return nil, err
 		}
 	}
-	organizationID := entries[0].OrganizationID
-	end, err := lockHead(ctx, tx, organizationID)
-	if err != nil {
-		return nil, fmt.Errorf("lock chain: %w", err)
+	r.noteClass(tx)
+	for i := range r.entries {
+		e := &r.entries[i]
+		r.end.take(e, time.Now().UTC().Truncate(time.Millisecond))
+		insert(tx, e)
+		body, err := json.Marshal(e.view())
+		if err != nil {
+			return nil, fmt.Errorf("marshal entry: %w", err)
+		}
+		s := commit.StoredEntry{OrganizationID: e.OrganizationID, Action: e.Action, ResourceID: e.ResourceID, Body: body}
+		if e.ProjectID != nil {
+			s.ProjectID = *e.ProjectID
+		}
+		stored = append(stored, s)
 	}
-	noteClass(tx, organizationID, end)
-	for i := range chain {
-		end.take(&chain[i], time.Now().UTC().Truncate(time.Millisecond))
-	}
-	insert(tx, chain)
-	return chain, nil
+	r.move(tx)
+	return stored, nil
+}
+
+// move makes the last entry stored the chain's head.
+func (r *run) move(tx *postgres.Pipeline) {
+	tx.Later("move chain", `UPDATE audit_chains SET seq = $2, hash = $3, at = $4 WHERE organization_id = $1`,
+		r.organizationID, r.end.seq, r.end.hash, r.end.at)
 }
 
 // take makes the draft the chain's next entry. Times never fall along a chain,
@@ -158,44 +192,14 @@ func idAt(at time.Time) string {
 	return id.String()
 }
 
-// insertSQL stores the entries and moves the chain's head in one statement.
+// insertSQL stores one entry. Arrays for many at once cost the server twice as much for
+// one, which is what nearly every mutation has.
 const insertSQL = `
-WITH entries AS (
-	INSERT INTO audit_entries (organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
-	                           before, after, metadata, created_at, retention, hash)
-	SELECT $1, e.seq, e.id, e.project_id, e.actor_id, e.actor_email, e.action, e.resource_type, e.resource_id,
-	       e.before::json, e.after::json, e.metadata::json, e.created_at, $2, e.hash
-	FROM unnest($3::bigint[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-	            $11::text[], $12::text[], $13::text[], $14::timestamptz[], $15::bytea[])
-	     AS e (seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id, before, after, metadata, created_at, hash)
-)
-UPDATE audit_chains SET seq = $16, hash = $17, at = $18 WHERE organization_id = $1`
+INSERT INTO audit_entries (organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
+                           before, after, metadata, created_at, retention, hash)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
 
-func insert(tx *postgres.Pipeline, chain []Entry) {
-	n := len(chain)
-	var (
-		seqs                                     = make([]int64, n)
-		ids, actors, actions, types, resources   = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		projects, emails, befores, afters, metas = make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
-		times                                    = make([]time.Time, n)
-		hashes                                   = make([][]byte, n)
-	)
-	for i := range chain {
-		e := &chain[i]
-		seqs[i], ids[i], projects[i], actors[i], emails[i] = e.Seq, e.ID, e.ProjectID, e.ActorID, e.ActorEmail
-		actions[i], types[i], resources[i] = e.Action, e.ResourceType, e.ResourceID
-		befores[i], afters[i], metas[i] = text(e.Before), text(e.After), text(e.Metadata)
-		times[i], hashes[i] = e.CreatedAt, e.Hash
-	}
-	end := &chain[n-1]
-	tx.Later("insert entries", insertSQL, end.OrganizationID, end.Retention, seqs, ids, projects, actors, emails, actions, types,
-		resources, befores, afters, metas, times, hashes, end.Seq, end.Hash, end.CreatedAt)
-}
-
-func text(b []byte) *string {
-	if b == nil {
-		return nil
-	}
-	s := string(b)
-	return &s
+func insert(tx *postgres.Pipeline, e *Entry) {
+	tx.Later("insert entry", insertSQL, e.OrganizationID, e.Seq, e.ID, e.ProjectID, e.ActorID, e.ActorEmail, e.Action, e.ResourceType,
+		e.ResourceID, e.Before, e.After, e.Metadata, e.CreatedAt, e.Retention, e.Hash)
 }

@@ -29,8 +29,8 @@ type trail struct {
 	project      string
 }
 
-func noDeliveries(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error {
-	return nil
+func noDeliveries(ctx context.Context, tx *postgres.Pipeline, _ []commit.Event, _ []commit.Entry) (func([]commit.StoredEntry) error, error) {
+	return func([]commit.StoredEntry) error { return nil }, tx.Settle(ctx)
 }
 
 func newTrail(t testing.TB, tier string) *trail {

@@ -119,3 +119,12 @@ func appendJSON(b, canonical []byte) []byte {
 	}
 	return append(b, canonical...)
 }
+
+// text is canonical JSON as a column's text; nil is NULL.
+func text(b []byte) *string {
+	if b == nil {
+		return nil
+	}
+	s := string(b)
+	return &s
+}

@@ -21,11 +21,11 @@ func scattered(t *testing.T, tr *trail) []Entry {
 	types := []string{"flag", "flag", "flag", "config_item", "member", "flagship"}
 	var all []Entry
 	err := postgres.InPipeline(t.Context(), tr.db.App, func(tx *postgres.Pipeline) error {
-		end, err := lockHead(t.Context(), tx, tr.organization)
-		if err != nil {
+		chain := &run{organizationID: tr.organization}
+		if err := chain.begin(t.Context(), tx); err != nil {
 			return err
 		}
-		noteClass(tx, tr.organization, end)
+		chain.noteClass(tx)
 		begun := days(420).UTC().Truncate(time.Millisecond)
 		tx.Later("move the beginning", `UPDATE audit_chains SET begun_at = $2 WHERE organization_id = $1`, tr.organization, begun)
 		for n := range 140 {
@@ -42,10 +42,11 @@ func scattered(t *testing.T, tr *trail) []Entry {
 			if err != nil {
 				return err
 			}
-			end.take(&e, at)
-			insert(tx, []Entry{e})
+			chain.end.take(&e, at)
+			insert(tx, &e)
 			all = append(all, e)
 		}
+		chain.move(tx)
 		return nil
 	})
 	if err != nil {

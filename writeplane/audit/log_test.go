@@ -25,22 +25,23 @@ func (tr *trail) logAt(t testing.TB, times ...time.Time) {
 		}
 	}
 	err := postgres.InPipeline(t.Context(), tr.db.App, func(tx *postgres.Pipeline) error {
-		end, err := lockHead(t.Context(), tx, tr.organization)
-		if err != nil {
+		chain := &run{organizationID: tr.organization}
+		if err := chain.begin(t.Context(), tx); err != nil {
 			return err
 		}
-		noteClass(tx, tr.organization, end)
+		chain.noteClass(tx)
 		tx.Later("move the beginning", `UPDATE audit_chains SET begun_at = least(begun_at, $2) WHERE organization_id = $1`,
 			tr.organization, times[0].UTC().Truncate(time.Millisecond))
 		for _, at := range times {
 			e, err := draft(commit.Origin{}, commit.Entry{OrganizationID: tr.organization, ProjectID: tr.project, Actor: commit.Actor{ID: "user-1"}, Action: "switch.flag.created",
-				ResourceType: "flag", ResourceID: fmt.Sprint(end.seq + 1)})
+				ResourceType: "flag", ResourceID: fmt.Sprint(chain.end.seq + 1)})
 			if err != nil {
 				return err
 			}
-			end.take(&e, at.UTC().Truncate(time.Millisecond))
-			insert(tx, []Entry{e})
+			chain.end.take(&e, at.UTC().Truncate(time.Millisecond))
+			insert(tx, &e)
 		}
+		chain.move(tx)
 		return nil
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -90,18 +91,17 @@ func (c *Cohort) entry(action string, before, after any) commit.Entry {
 }
 
 // Known answers which cohorts a predicate may name: those of the project, and those in present, which it names already.
-// So the deletion of a cohort does not make every rule that names it unchangeable.
-func Known(ctx context.Context, q postgres.Querier, project string, present []string) (func(string) bool, error) {
-	names, err := postgres.All(ctx, q, "list names of cohorts", pgx.RowTo[string],
-		`SELECT name FROM cohorts WHERE project_id = $1`, project)
-	if err != nil {
-		return nil, err
-	}
-	known := make(map[string]bool, len(names)+len(present))
-	for _, name := range append(names, present...) {
-		known[name] = true
-	}
-	return func(name string) bool { return known[name] }, nil
+// So the deletion of a cohort does not make every rule that names it unchangeable. The project's are read when first a
+// name is asked that is not in present, which most changes never do; failed is to be asked afterwards whether that worked.
+func Known(ctx context.Context, q postgres.Querier, project string, present []string) (has func(string) bool, failed func() error) {
+	var err error
+	read := sync.OnceValue(func() (names []string) {
+		names, err = postgres.All(ctx, q, "list names of cohorts", pgx.RowTo[string],
+			`SELECT name FROM cohorts WHERE project_id = $1`, project)
+		return names
+	})
+	has = func(name string) bool { return slices.Contains(present, name) || slices.Contains(read(), name) }
+	return has, func() error { return err }
 }
 
 // named lists the cohorts that a predicate names; one that does not parse names none.

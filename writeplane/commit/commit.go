@@ -2,11 +2,10 @@
 //
 // A module that changes something does not write audit entries, webhook deliveries
 // or documents itself: it hands them to the Tx it works in. When its function
-// returns, they are flushed last and always in the same order: deliveries of events,
-// the audit chains, deliveries of audit entries, then documents lane by lane. So no two
-// mutations can deadlock over them, the contended rows (a chain's head, a lane) are
-// locked last and for one round trip only, and a change, its trace and its effects are
-// stored together or not at all.
+// returns, they are flushed last and always in the same order: the audit chains,
+// deliveries, then documents lane by lane. So no two mutations can deadlock over them,
+// the contended rows (a chain's head, a lane) are locked last and for one round trip
+// only, and a change, its trace and its effects are stored together or not at all.
 //
 // Positions are allotted under the lane's row lock, which is held to the commit:
 // position order is commit order. A plain sequence would not do: a follower that has
@@ -80,11 +79,15 @@ type StoredEntry struct {
 
 // Sinks are the modules that keep what a transaction hands over. Each writes inside
 // the given transaction and nowhere else, and leaves what it writes to travel with
-// the rest of the flush (postgres.Pipeline). Deliveries is called with events before
-// the chains are locked, and with stored entries after.
+// the rest of the flush (postgres.Pipeline). Both read before they write, and what
+// they read travels together.
 type Sinks struct {
-	Audit      func(ctx context.Context, tx *postgres.Pipeline, origin Origin, entries []Entry) ([]StoredEntry, error)
-	Deliveries func(ctx context.Context, tx *postgres.Pipeline, events []Event, entries []StoredEntry) error
+	// Audit leaves the locks of the entries' chains to travel with the next statement,
+	// and returns what stores the entries when they are held.
+	Audit func(tx *postgres.Pipeline, origin Origin, entries []Entry) (store func(context.Context) ([]StoredEntry, error), err error)
+	// Deliveries reads who wants to hear of the events and entries, behind whatever waits,
+	// and returns what queues the deliveries.
+	Deliveries func(ctx context.Context, tx *postgres.Pipeline, events []Event, entries []Entry) (queue func([]StoredEntry) error, err error)
 }
 
 // Store opens transactions.
@@ -182,32 +185,45 @@ func (tx *Tx) put(subject replication.Subject, body []byte) {
 	*lane = append(*lane, document{subject, body})
 }
 
-// flush hands everything over in the one order. Nothing is sent before the audit
-// module locks its chain, and then nothing until COMMIT, with which the rest travels.
+// flush hands everything over in the one order. What was left for later is sent when
+// the chains are locked, and then nothing until COMMIT, with which the rest travels.
 func (s *Store) flush(ctx context.Context, tx *Tx) error {
-	if len(tx.events) > 0 {
-		if err := s.sinks.Deliveries(ctx, tx.Pipeline, tx.events, nil); err != nil {
-			return fmt.Errorf("enqueue deliveries: %w", err)
-		}
-	}
-	var stored []StoredEntry
-	if len(tx.entries) > 0 {
-		// Chain heads are locked in the organizations' order.
-		slices.SortStableFunc(tx.entries, func(a, b Entry) int { return cmp.Compare(a.OrganizationID, b.OrganizationID) })
-		var err error
-		if stored, err = s.sinks.Audit(ctx, tx.Pipeline, tx.Origin, tx.entries); err != nil {
-			return fmt.Errorf("append audit entries: %w", err)
-		}
-	}
-	if len(stored) > 0 {
-		if err := s.sinks.Deliveries(ctx, tx.Pipeline, nil, stored); err != nil {
-			return fmt.Errorf("enqueue deliveries of audit entries: %w", err)
+	if len(tx.events)+len(tx.entries) > 0 {
+		if err := s.flushTrace(ctx, tx); err != nil {
+			return err
 		}
 	}
 	for lane := range tx.documents {
 		if err := flushLane(tx, replication.Lane(lane), tx.documents[lane]); err != nil {
 			return fmt.Errorf("write %s documents: %w", replication.Lane(lane), err)
 		}
+	}
+	return nil
+}
+
+// flushTrace stores entries and queues deliveries. Subscriptions are read when the chains
+// are held: their own changes are entries too, so what an entry's place in the chain says
+// of a subscription before it is what is delivered.
+func (s *Store) flushTrace(ctx context.Context, tx *Tx) error {
+	store := func(context.Context) ([]StoredEntry, error) { return nil, nil }
+	if len(tx.entries) > 0 {
+		// Chain heads are locked in the organizations' order.
+		slices.SortStableFunc(tx.entries, func(a, b Entry) int { return cmp.Compare(a.OrganizationID, b.OrganizationID) })
+		var err error
+		if store, err = s.sinks.Audit(tx.Pipeline, tx.Origin, tx.entries); err != nil {
+			return fmt.Errorf("append audit entries: %w", err)
+		}
+	}
+	queue, err := s.sinks.Deliveries(ctx, tx.Pipeline, tx.events, tx.entries)
+	if err != nil {
+		return fmt.Errorf("read subscriptions: %w", err)
+	}
+	stored, err := store(ctx)
+	if err != nil {
+		return fmt.Errorf("append audit entries: %w", err)
+	}
+	if err := queue(stored); err != nil {
+		return fmt.Errorf("enqueue deliveries: %w", err)
 	}
 	return nil
 }

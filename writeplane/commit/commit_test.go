@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -155,27 +156,34 @@ func TestSinksSeeTheTransactionBeforeDocuments(t *testing.T) {
 	db := dbtest.New(t)
 	var order []string
 	store := commit.New(db.App, commit.Sinks{
-		Audit: func(_ context.Context, _ *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+		Audit: func(tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
 			for _, e := range entries {
-				order = append(order, "audit "+e.OrganizationID+" "+e.Actor.ID+" "+origin.RequestID)
+				order = append(order, "lock "+e.OrganizationID+" "+e.Actor.ID+" "+origin.RequestID)
 			}
-			return []commit.StoredEntry{{OrganizationID: "a", Action: "entry", Body: json.RawMessage(`{}`)}}, nil
+			tx.Later("lock", "SELECT")
+			return func(context.Context) ([]commit.StoredEntry, error) {
+				order = append(order, "store")
+				return []commit.StoredEntry{{OrganizationID: "a", Action: "entry", Body: json.RawMessage(`{}`)}}, nil
+			}, nil
 		},
-		Deliveries: func(ctx context.Context, tx *postgres.Pipeline, events []commit.Event, entries []commit.StoredEntry) error {
+		Deliveries: func(ctx context.Context, tx *postgres.Pipeline, events []commit.Event, entries []commit.Entry) (func([]commit.StoredEntry) error, error) {
+			order = append(order, fmt.Sprintf("read for %d and %d", len(events), len(entries)))
 			var written int
 			if err := tx.QueryRow(ctx, "SELECT count(*) FROM documents").Scan(&written); err != nil {
-				return err
+				return nil, err
 			}
 			if written != 0 {
 				t.Error("documents were written before deliveries")
 			}
-			for _, e := range events {
-				order = append(order, "deliver "+e.Name)
-			}
-			for _, e := range entries {
-				order = append(order, "deliver "+e.Action)
-			}
-			return nil
+			return func(stored []commit.StoredEntry) error {
+				for _, e := range events {
+					order = append(order, "deliver "+e.Name)
+				}
+				for _, e := range stored {
+					order = append(order, "deliver "+e.Action)
+				}
+				return nil
+			}, nil
 		},
 	})
 	origin := commit.Origin{Actor: commit.Actor{ID: "u1"}, RequestID: "r1"}
@@ -190,7 +198,7 @@ func TestSinksSeeTheTransactionBeforeDocuments(t *testing.T) {
 	if err != nil || !committed {
 		t.Fatalf("commit: %v, after-commit ran: %v", err, committed)
 	}
-	want := "deliver switch.flag.halted,audit a system:x r1,audit b u1 r1,deliver entry"
+	want := "lock a system:x r1,lock b u1 r1,read for 1 and 2,store,deliver switch.flag.halted,deliver entry"
 	if got := strings.Join(order, ","); got != want {
 		t.Errorf("order %s, want %s", got, want)
 	}

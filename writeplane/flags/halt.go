@@ -166,15 +166,9 @@ func (m *Module) Resume(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err != nil {
 		return err
 	}
-	f, err := m.find(r, c, env)
-	if err != nil {
-		return err
-	}
-	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		f, err = locked(r.Context(), tx, f.ID)
-		if err != nil {
-			return err
-		}
+	var f *Flag
+	err = m.change(r, c, env, func(tx *commit.Tx, named *Flag) error {
+		f = named
 		if err := reply.IfMatch(r, f.full()); err != nil {
 			return err
 		}

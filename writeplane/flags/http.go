@@ -1,6 +1,7 @@
 package flags
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"time"
@@ -62,16 +63,16 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err != nil {
 		return err
 	}
-	hasCohort, err := cohorts.Known(r.Context(), m.store.Pool(), project.ID, nil)
-	if err != nil {
-		return err
-	}
+	hasCohort, failed := cohorts.Known(r.Context(), m.store.Pool(), project.ID, nil)
 	at := instant.Next(time.Time{})
 	f := &Flag{ID: id.New(), ProjectID: project.ID, OrganizationID: project.OrganizationID, CurrentVersion: 1, CreatedAt: at, UpdatedAt: at}
 	f.Environment = in.Environment()
 	f.Key = in.Key("key")
 	f.readKind(in)
 	f.fill(in, surroundings{given: map[string]any{"default_value": in.Any("default_value")}, hasCohort: hasCohort})
+	if err := failed(); err != nil {
+		return err
+	}
 	if err := in.Err(); err != nil {
 		return err
 	}
@@ -126,6 +127,41 @@ func (m *Module) find(r *http.Request, c *access.Call, otherwise string) (*Flag,
 	return one(r.Context(), m.store.Pool(), "f.project_id = $1 AND f.environment = $2 AND f.key = $3", project.ID, env, idOrKey)
 }
 
+// change runs fn on the flag that a path names, locked, in a transaction. An id is locked without a look at it first, if it
+// is one of the caller's organization: others' flags are not made to wait. Where that finds none, the path is read as find
+// does.
+func (m *Module) change(r *http.Request, c *access.Call, otherwise string, fn func(tx *commit.Tx, f *Flag) error) error {
+	env, err := access.Environment(r.URL.Query(), otherwise)
+	if err != nil {
+		return err
+	}
+	flagID, found := r.PathValue("id_or_key"), false
+	run := func() error {
+		return m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+			f, err := one(r.Context(), tx, "f.id = $1 AND p.organization_id = $2 FOR UPDATE OF f", flagID, c.Caller.OrganizationID)
+			if err != nil {
+				return err
+			}
+			if c.See(f.project()) != nil || env != "" && env != f.Environment {
+				return access.ErrNotFound
+			}
+			found = true
+			return fn(tx, f)
+		})
+	}
+	if id.Valid(flagID) {
+		if err := run(); found || err != access.ErrNotFound {
+			return err
+		}
+	}
+	f, err := m.find(r, c, otherwise)
+	if err != nil {
+		return err
+	}
+	flagID = f.ID
+	return run()
+}
+
 // Get serves GET /api/v1/switch/flags/{id_or_key}.
 func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	f, err := m.find(r, c, "")
@@ -137,29 +173,18 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 
 // Patch serves PATCH /api/v1/switch/flags/{id_or_key}: a merge patch of everything but environment, key and kind.
 func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	f, err := m.find(r, c, "")
-	if err != nil {
-		return err
-	}
 	body, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
 		return err
 	}
 	var after *Flag
-	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		before, err := locked(r.Context(), tx, f.ID)
-		if err != nil {
-			return err
-		}
+	err = m.change(r, c, "", func(tx *commit.Tx, before *Flag) error {
 		if err := reply.IfMatch(r, before.full()); err != nil {
 			return err
 		}
-		hasCohort, err := cohorts.Known(r.Context(), tx, before.ProjectID, before.Rule.Cohorts())
-		if err != nil {
-			return err
-		}
+		hasCohort, failed := cohorts.Known(r.Context(), tx, before.ProjectID, before.Rule.Cohorts())
 		after, err = before.patched(body, hasCohort)
-		if err != nil {
+		if err := cmp.Or(failed(), err); err != nil {
 			return err
 		}
 		return change(tx, before, after)

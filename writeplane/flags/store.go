@@ -49,11 +49,6 @@ func one(ctx context.Context, q postgres.Querier, condition string, args ...any)
 	return f, err
 }
 
-// locked reads a flag for changing it: others wait.
-func locked(ctx context.Context, tx *commit.Tx, id string) (*Flag, error) {
-	return one(ctx, tx, "f.id = $1 FOR UPDATE OF f", id)
-}
-
 func list(ctx context.Context, q postgres.Querier, project, environment string, after position, limit int) ([]*Flag, error) {
 	return postgres.All(ctx, q, "list flags", scanFlag, selectFlag+`
 		f.project_id = $1 AND ($2 = '' OR f.environment = $2) AND (f.key, f.id) > ($3, $4)

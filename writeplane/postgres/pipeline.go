@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -163,6 +164,12 @@ func (p *Pipeline) Settle(ctx context.Context) error {
 func (p *Pipeline) commit(ctx context.Context) error {
 	if p.tx == nil && len(p.waiting) == 0 {
 		return nil // nothing was ever said
+	}
+	if slices.ContainsFunc(p.waiting, func(s statement) bool { return s.read != nil }) {
+		// Its reader may refuse, which would be too late behind COMMIT.
+		if err := p.Settle(ctx); err != nil {
+			return err
+		}
 	}
 	done, err := p.Exec(ctx, "commit")
 	if err == nil && done.String() == "ROLLBACK" {

@@ -83,6 +83,49 @@ func TestPipelineWaitsOnlyForAnswersThatAreRead(t *testing.T) {
 	}
 }
 
+func TestPipelineReadsOnTheWayWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	pool, trips := counted(t)
+	var asked, seen int
+	change := func(n int) error {
+		return postgres.InPipeline(t.Context(), pool, func(tx *postgres.Pipeline) error {
+			tx.Later("note", add, n, "a")
+			tx.Ask("count", func(rows pgx.Rows) error {
+				_, err := pgx.ForEachRow(rows, []any{&asked}, func() error { return nil })
+				return err
+			}, `SELECT count(*) FROM notes`)
+			tx.Later("note", add, n+1, "b")
+			return tx.QueryRow(t.Context(), `SELECT count(*) FROM notes`).Scan(&seen)
+		})
+	}
+	if err := change(1); err != nil { // prepares the statements
+		t.Fatal(err)
+	}
+	begun := trips.Load()
+	if err := change(3); err != nil {
+		t.Fatal(err)
+	}
+	if got := trips.Load() - begun; got != 2 {
+		t.Errorf("%d round trips, want 2: BEGIN to the query, then COMMIT", got)
+	}
+	if asked != 3 || seen != 4 {
+		t.Errorf("saw %d, then %d rows; want 3 and 4: each those before it", asked, seen)
+	}
+
+	no := errors.New("no")
+	err := postgres.InPipeline(t.Context(), pool, func(tx *postgres.Pipeline) error {
+		tx.Later("note", add, 5, "a")
+		tx.Ask("look", func(pgx.Rows) error { return no }, `SELECT n FROM notes`)
+		return nil
+	})
+	if !errors.Is(err, no) || err.Error() != "look: no" {
+		t.Errorf("a reader that refuses: %v", err)
+	}
+	if got, want := notes(t, pool), "1a 2b 3a 4b"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func TestPipelineThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	pool, _ := counted(t)

@@ -49,11 +49,13 @@ func newBundle(t *testing.T) *bundle {
 	}
 	audited := &[]commit.Entry{}
 	store := commit.New(db.App, commit.Sinks{
-		Audit: func(_ context.Context, _ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+		Audit: func(_ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
 			*audited = append(*audited, entries...)
-			return nil, nil
+			return func(context.Context) ([]commit.StoredEntry, error) { return nil, nil }, nil
 		},
-		Deliveries: func(context.Context, *postgres.Pipeline, []commit.Event, []commit.StoredEntry) error { return nil },
+		Deliveries: func(ctx context.Context, tx *postgres.Pipeline, _ []commit.Event, _ []commit.Entry) (func([]commit.StoredEntry) error, error) {
+			return func([]commit.StoredEntry) error { return nil }, tx.Settle(ctx)
+		},
 	})
 	b := &bundle{Totaller: New(store), pool: store, project: project, audited: audited}
 	b.now = func() time.Time { return time.Date(2026, 3, 31, 23, 0, 0, 0, time.UTC) }

@@ -1,6 +1,7 @@
 package remoteconfig
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/url"
@@ -64,10 +65,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err != nil {
 		return err
 	}
-	hasCohort, err := cohorts.Known(r.Context(), m.store.Pool(), project.ID, nil)
-	if err != nil {
-		return err
-	}
+	hasCohort, failed := cohorts.Known(r.Context(), m.store.Pool(), project.ID, nil)
 	at := instant.Next(time.Time{})
 	i := &Item{ID: id.New(), ProjectID: project.ID, OrganizationID: project.OrganizationID, CurrentVersion: 1, CreatedAt: at, UpdatedAt: at}
 	i.Environment = in.Environment()
@@ -78,6 +76,9 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		in.Fault("invalid_type", "type", "must be bool, int, float, string or json")
 	}
 	i.fill(in, surroundings{hasCohort: hasCohort})
+	if err := failed(); err != nil {
+		return err
+	}
 	var note *string
 	if text, ok := in.Text("note", false, form.MaxText); ok {
 		note = &text
@@ -99,6 +100,18 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 // find reads the item that the path names, if the caller may see it.
 func (m *Module) find(r *http.Request, c *access.Call) (*Item, error) {
 	i, err := one(r.Context(), m.store.Pool(), r.PathValue("id"), "")
+	if err != nil {
+		return nil, err
+	}
+	if c.See(i.project()) != nil {
+		return nil, ErrItemNotFound
+	}
+	return i, nil
+}
+
+// lock is find for changing the item, without a look at it first: others wait.
+func lock(r *http.Request, tx *commit.Tx, c *access.Call) (*Item, error) {
+	i, err := one(r.Context(), tx, r.PathValue("id"), "AND p.organization_id = $2 FOR UPDATE OF i", c.Caller.OrganizationID)
 	if err != nil {
 		return nil, err
 	}
@@ -133,29 +146,23 @@ func (m *Module) Versions(w http.ResponseWriter, r *http.Request, c *access.Call
 // Patch serves PATCH /api/v1/config/items/{id}: a merge patch of default_value, rule, description and is_archived, with a
 // note for the version.
 func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	i, err := m.find(r, c)
-	if err != nil {
-		return err
-	}
 	body, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
 		return err
 	}
 	var after *Item
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		before, err := one(r.Context(), tx, i.ID, forUpdate)
+		before, err := lock(r, tx, c)
 		if err != nil {
 			return err
 		}
 		if err := reply.IfMatch(r, before.view()); err != nil {
 			return err
 		}
-		hasCohort, err := cohorts.Known(r.Context(), tx, before.ProjectID, before.Rule.Cohorts())
-		if err != nil {
-			return err
-		}
+		hasCohort, failed := cohorts.Known(r.Context(), tx, before.ProjectID, before.Rule.Cohorts())
 		var note *string
-		if after, note, err = before.patched(body, hasCohort); err != nil {
+		after, note, err = before.patched(body, hasCohort)
+		if err := cmp.Or(failed(), err); err != nil {
 			return err
 		}
 		return change(tx, before, after, note)
@@ -201,13 +208,10 @@ func (m *Module) Rollback(w http.ResponseWriter, r *http.Request, c *access.Call
 	if err != nil {
 		return err
 	}
-	i, err := m.find(r, c)
-	if err != nil {
-		return err
-	}
+	var i *Item
 	var v Version
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		if i, err = one(r.Context(), tx, i.ID, forUpdate); err != nil {
+		if i, err = lock(r, tx, c); err != nil {
 			return err
 		}
 		if i.IsArchived {

@@ -44,19 +44,17 @@ func scanItem(row pgx.CollectableRow) (*Item, error) {
 	return i, nil
 }
 
-// one reads the item of an id; ErrItemNotFound when there is none. lock is a locking clause or empty.
-func one(ctx context.Context, q postgres.Querier, itemID, lock string) (*Item, error) {
+// one reads the item of an id; ErrItemNotFound when there is none. more goes on with the query: a condition, a lock.
+func one(ctx context.Context, q postgres.Querier, itemID, more string, args ...any) (*Item, error) {
 	if !id.Valid(itemID) {
 		return nil, ErrItemNotFound
 	}
-	i, ok, err := postgres.One(ctx, q, "read config item", scanItem, selectItem+"i.id = $1 "+lock, itemID)
+	i, ok, err := postgres.One(ctx, q, "read config item", scanItem, selectItem+"i.id = $1 "+more, append([]any{itemID}, args...)...)
 	if err == nil && !ok {
 		return nil, ErrItemNotFound
 	}
 	return i, err
 }
-
-const forUpdate = "FOR UPDATE OF i"
 
 // position is where a list goes on.
 type position struct{ Key, ID string }

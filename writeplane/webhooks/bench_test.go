@@ -38,8 +38,8 @@ func benchDeliveries(b *testing.B, dead int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store := commit.New(db.App, commit.Sinks{Deliveries: Enqueue, Audit: func(context.Context, *postgres.Pipeline, commit.Origin, []commit.Entry) ([]commit.StoredEntry, error) {
-		return nil, nil
+	store := commit.New(db.App, commit.Sinks{Deliveries: Enqueue, Audit: func(*postgres.Pipeline, commit.Origin, []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
+		return func(context.Context) ([]commit.StoredEntry, error) { return nil, nil }, nil
 	}})
 	org := id.New()
 	if _, err := db.App.Exec(b.Context(), "INSERT INTO organizations (id, name, tier) VALUES ($1, 'o', 'pro')", org); err != nil {

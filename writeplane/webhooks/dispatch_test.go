@@ -81,7 +81,7 @@ func (f *fixture) newDispatcher() *Dispatcher {
 }
 
 // audit stands where the audit module does in the program, and shows what it was told.
-func (f *fixture) audit(_ context.Context, _ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) ([]commit.StoredEntry, error) {
+func (f *fixture) audit(_ *postgres.Pipeline, _ commit.Origin, entries []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	stored := make([]commit.StoredEntry, len(entries))
@@ -92,7 +92,7 @@ func (f *fixture) audit(_ context.Context, _ *postgres.Pipeline, _ commit.Origin
 			Body: json.RawMessage(fmt.Sprintf(`{"action":%q}`, e.Action)),
 		}
 	}
-	return stored, nil
+	return func(context.Context) ([]commit.StoredEntry, error) { return stored, nil }, nil
 }
 
 func (f *fixture) exec(sql string, args ...any) {
