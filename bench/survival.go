@@ -7,7 +7,6 @@ import (
 
 	"skerry/bench/load"
 	"skerry/bench/report"
-	"skerry/bench/stage"
 )
 
 // coldstart kills the centre and an edge, and times the edge's first right answer
@@ -151,7 +150,7 @@ func mixed(ctx context.Context, b *bench) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	changed := make(chan error, 1)
-	go func() { changed <- b.keepChanging(ctx, project) }()
+	go func() { changed <- b.stage.KeepSwitching(ctx, project, "flag-000") }()
 	results := make(chan error, len(streams))
 	figures := make([]report.Figure, len(streams))
 	for i, s := range streams {
@@ -180,26 +179,4 @@ func mixed(ctx context.Context, b *bench) error {
 		b.add(f)
 	}
 	return err
-}
-
-// keepChanging halts and resumes a flag twice a second until ctx ends.
-func (b *bench) keepChanging(ctx context.Context, p stage.Project) error {
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	for halted := false; ; halted = !halted {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		var err error
-		if halted {
-			err = b.stage.Resume(ctx, p, "flag-000")
-		} else {
-			err = b.stage.Halt(ctx, p, "flag-000", "mixed load")
-		}
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
 }

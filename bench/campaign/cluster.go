@@ -345,25 +345,11 @@ func ended(done <-chan struct{}) bool {
 	}
 }
 
-// until asks every 20 ms until check succeeds or p ends.
+// until waits until check succeeds, for as long as a start may take.
 func until(ctx context.Context, p *rig.Process, what string, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w: %s", what, err, p.Stderr())
-		case <-p.Done():
-			return fmt.Errorf("waited for %s, but the process ended: %s", what, p.Stderr())
-		case <-tick.C:
-		}
-	}
+	return p.Until(ctx, what, check)
 }
 
 var client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}

@@ -1,7 +1,6 @@
 package campaign
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -58,7 +57,7 @@ func (c *cluster) watched() map[string]struct {
 }
 
 // hold measures all processes.
-func (c *cluster) hold() (map[string]holdings, error) {
+func (c *cluster) hold(ctx context.Context) (map[string]holdings, error) {
 	client.CloseIdleConnections()
 	held := map[string]holdings{}
 	for name, w := range c.watched() {
@@ -66,7 +65,7 @@ func (c *cluster) hold() (map[string]holdings, error) {
 		if err != nil {
 			return nil, fmt.Errorf("count open files of %s: %w", name, err)
 		}
-		goroutines, err := gauge(w.ops, "go_goroutines")
+		goroutines, err := rig.Gauge(ctx, w.ops, "go_goroutines")
 		if err != nil {
 			return nil, fmt.Errorf("count goroutines of %s: %w", name, err)
 		}
@@ -82,7 +81,7 @@ func (c *cluster) restful(ctx context.Context) (map[string]holdings, error) {
 	const unchanged = 4 * time.Second
 	most := map[string]holdings{}
 	for rose := time.Now(); time.Since(rose) < unchanged && ctx.Err() == nil; sleep(ctx, 500*time.Millisecond) {
-		now, err := c.hold()
+		now, err := c.hold(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +109,7 @@ func (c *cluster) leaked(ctx context.Context, before map[string]holdings) (broke
 	}
 	until := time.Now().Add(settleTime)
 	for {
-		if after, err = c.hold(); err != nil {
+		if after, err = c.hold(ctx); err != nil {
 			return nil, nil, err
 		}
 		broken = nil
@@ -128,20 +127,4 @@ func (c *cluster) leaked(ctx context.Context, before map[string]holdings) (broke
 		}
 		sleep(ctx, 500*time.Millisecond)
 	}
-}
-
-// gauge reads one metric without labels.
-func gauge(ops, name string) (float64, error) {
-	response, err := client.Get("http://" + ops + "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return strconv.ParseFloat(value, 64)
-		}
-	}
-	return 0, fmt.Errorf("the metrics do not name %s", name)
 }

@@ -145,6 +145,31 @@ func (p *Process) Wait() error {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Until asks every 20 ms, until check succeeds, the process ends or ctx does. what is
+// waited for, in errors.
+func (p *Process) Until(ctx context.Context, what string, check func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w (%s)", what, err, lastLine(p.Stderr()))
+		case <-p.Done():
+			return fmt.Errorf("waited for %s, but the process ended: %s", what, lastLine(p.Stderr()))
+		case <-tick.C:
+		}
+	}
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}
+
 // Stderr is the last part of what the process wrote there.
 func (p *Process) Stderr() string { return p.stderr.String() }
 

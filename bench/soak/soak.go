@@ -6,12 +6,10 @@
 package soak
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -105,7 +103,7 @@ func Run(ctx context.Context, config Config) error {
 	}
 	changing, stop := context.WithCancel(ctx)
 	changed := make(chan error, 1)
-	go func() { changed <- change(changing, s, project) }()
+	go func() { changed <- s.KeepSwitching(changing, project, "flag-000") }()
 	windows := int(config.Length / config.Window)
 	for i := range windows {
 		if err := window(ctx, edge, streams, config); err != nil {
@@ -113,7 +111,7 @@ func Run(ctx context.Context, config Config) error {
 			return errors.Join(err, <-changed)
 		}
 		for _, w := range all {
-			if err := w.sample(); err != nil {
+			if err := w.sample(ctx); err != nil {
 				stop()
 				return errors.Join(err, <-changed)
 			}
@@ -165,28 +163,6 @@ func prepare(ctx context.Context, s *stage.Stage) (edge *stage.Edge, project sta
 	return
 }
 
-// change halts and resumes a flag until ctx ends.
-func change(ctx context.Context, s *stage.Stage, p stage.Project) error {
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	for halted := false; ; halted = !halted {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		var err error
-		if halted {
-			err = s.Resume(ctx, p, "flag-000")
-		} else {
-			err = s.Halt(ctx, p, "flag-000", "soak")
-		}
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
-}
-
 // window runs the mixture once.
 func window(ctx context.Context, edge *stage.Edge, streams []*stream, config Config) error {
 	faults := make(chan error, len(streams))
@@ -210,7 +186,7 @@ func window(ctx context.Context, edge *stage.Edge, streams []*stream, config Con
 }
 
 // sample measures a process.
-func (w *watched) sample() error {
+func (w *watched) sample(ctx context.Context) error {
 	memory, err := w.process.Memory()
 	if err != nil {
 		return err
@@ -219,7 +195,7 @@ func (w *watched) sample() error {
 	if err != nil {
 		return fmt.Errorf("count open files of %s: %w", w.name, err)
 	}
-	goroutines, err := metric(w.ops, "go_goroutines")
+	goroutines, err := rig.Gauge(ctx, w.ops, "go_goroutines")
 	if err != nil {
 		return fmt.Errorf("count goroutines of %s: %w", w.name, err)
 	}
@@ -227,21 +203,6 @@ func (w *watched) sample() error {
 	w.files = append(w.files, float64(len(files)))
 	w.goroutines = append(w.goroutines, goroutines)
 	return nil
-}
-
-func metric(ops, name string) (float64, error) {
-	response, err := http.Get("http://" + ops + "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return strconv.ParseFloat(value, 64)
-		}
-	}
-	return 0, fmt.Errorf("the metrics do not name %s", name)
 }
 
 func finish(config Config, streams []*stream, all []*watched) error {

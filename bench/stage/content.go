@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 )
 
 // Project is a project of the benchmark's own.
@@ -154,6 +155,28 @@ func (s *Stage) Halt(ctx context.Context, p Project, flag, reason string) error 
 // Resume ends a halt.
 func (s *Stage) Resume(ctx context.Context, p Project, flag string) error {
 	return s.Manage(ctx, http.MethodPost, "/api/v1/switch/flags/"+flag+"/resume?project_id="+p.ID, map[string]string{"environment": "live"}, nil)
+}
+
+// KeepSwitching halts and resumes a flag, each once a second, until ctx ends.
+func (s *Stage) KeepSwitching(ctx context.Context, p Project, flag string) error {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for halted := false; ; halted = !halted {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		var err error
+		if halted {
+			err = s.Resume(ctx, p, flag)
+		} else {
+			err = s.Halt(ctx, p, flag, "mixed load")
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 }
 
 // send makes a request and decodes a successful answer into out, which may be nil.

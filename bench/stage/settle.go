@@ -30,7 +30,7 @@ func (s *Stage) Settled(ctx context.Context, edges ...*Edge) error {
 		return err
 	}
 	for _, e := range edges {
-		err := s.until(ctx, e.Process, "an edge to catch up", func() error {
+		err := e.Until(ctx, "an edge to catch up", func() error {
 			var status struct {
 				Lanes []struct {
 					Lane     string `json:"lane"`

@@ -113,7 +113,7 @@ func (s *Stage) StartCentre(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	err = s.until(ctx, s.centre, "the centre to answer", func() error {
+	err = s.centre.Until(ctx, "the centre to answer", func() error {
 		body, err := os.ReadFile(path)
 		if err != nil {
 			return err
@@ -158,31 +158,7 @@ func (s *Stage) StartEdge(ctx context.Context, e *Edge) error {
 	e.Process = p
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	return s.until(ctx, p, "an edge to be ready", func() error { return getOK(ctx, "http://"+e.OperatorAddress+"/readyz") })
-}
-
-// until asks again every 20 ms until check succeeds, the process ends or ctx does.
-func (s *Stage) until(ctx context.Context, p *rig.Process, what string, check func() error) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w (%s)", what, err, lastLine(p.Stderr()))
-		case <-p.Done():
-			return fmt.Errorf("waited for %s, but the process ended: %s", what, lastLine(p.Stderr()))
-		case <-tick.C:
-		}
-	}
-}
-
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
+	return p.Until(ctx, "an edge to be ready", func() error { return getOK(ctx, "http://"+e.OperatorAddress+"/readyz") })
 }
 
 // Close ends everything and removes the folder.
