@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	"go.uber.org/goleak"
 
+	"skerry/edgenode/edgetest"
 	"skerry/pkg/apikey"
 	"skerry/pkg/natsserver/natstest"
 	"skerry/pkg/openapi/openapitest"
@@ -27,11 +27,7 @@ import (
 	"skerry/replication/down/downtest"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
-}
+func TestMain(m *testing.M) { edgetest.Main(m) }
 
 const (
 	project = "0190a3c1-7d2e-7c3a-9f10-0a1b2c3d4e5f"

@@ -1,16 +1,20 @@
 package edgetest
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"testing"
 	"time"
 
+	"skerry/pkg/decide"
+	"skerry/pkg/state"
+
 	"github.com/valyala/fasthttp"
 )
 
-// pipe is a connection whose client has sent b.N requests and takes every answer: what is left to measure is the
-// server's own work, without a system call to hide it.
+// pipe is a connection whose client sends n requests and takes every answer: what is left to measure is the server's own
+// work, without a system call to hide it.
 type pipe struct {
 	next func(i int) []byte
 	i, n int
@@ -51,6 +55,22 @@ func exchange(b *testing.B, n int, next func(i int) []byte, handler fasthttp.Req
 		b.Fatal(err)
 	}
 	return time.Since(begun)
+}
+
+// HundredFlags adds the flags that decisions are measured with: flag-000 to flag-099, each with one predicate and a
+// two-way split.
+func (w *World) HundredFlags() {
+	on, off := "on", "off"
+	for i := range 100 {
+		w.Flag(state.Flag{
+			Key: fmt.Sprintf("flag-%03d", i), Kind: decide.Boolean, Enabled: true, DefaultValue: "false", DefaultVariant: off, Version: 1,
+			Variants: []decide.Variant{{Key: on, Value: "true"}, {Key: off, Value: "false"}},
+			Rule: &decide.Rule{
+				Overrides: []decide.Override{{Predicate: fmt.Sprintf(`props.plan = "plan-%d"`, i), Variant: &on}},
+				Rollout: &decide.Rollout{BucketBy: "distinct_id", Salt: fmt.Sprintf("k3JxQ0vWm7Tz%03d", i), Buckets: []decide.Range{
+					{Variant: &on, Start: 0, End: 50_000}, {Variant: &off, Start: 50_000, End: 100_000}}},
+			}})
+	}
 }
 
 // Compare measures a handler beside one that sends the same status, headers and body and knows nothing else, on the same

@@ -17,16 +17,7 @@ import (
 // BenchmarkHandshake answers 100 flags, each with one predicate and a two-way split.
 func BenchmarkHandshake(b *testing.B) {
 	w := edgetest.New(b, view.Hooks{Decisions: handshake.Compile})
-	for i := range 100 {
-		w.Flag(state.Flag{
-			Key: fmt.Sprintf("flag-%03d", i), Kind: decide.Boolean, Enabled: true, DefaultValue: "false", DefaultVariant: "off", Version: 1,
-			Variants: []decide.Variant{{Key: "on", Value: "true"}, {Key: "off", Value: "false"}},
-			Rule: &decide.Rule{
-				Overrides: []decide.Override{{Predicate: fmt.Sprintf(`props.plan = "plan-%d"`, i), Variant: text("on")}},
-				Rollout: &decide.Rollout{BucketBy: "distinct_id", Salt: fmt.Sprintf("k3JxQ0vWm7Tz%03d", i), Buckets: []decide.Range{
-					{Variant: text("on"), Start: 0, End: 50_000}, {Variant: text("off"), Start: 50_000, End: 100_000}}},
-			}})
-	}
+	w.HundredFlags()
 	m := handshake.New(w.Gate, pulseTag)
 	get := func(ctx *fasthttp.RequestCtx) {
 		w.Gate.Begin(ctx)

@@ -19,9 +19,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
-	"go.uber.org/goleak"
 
 	"skerry/edgenode/buffer"
+	"skerry/edgenode/edgetest"
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
 	"skerry/edgenode/store"
@@ -36,10 +36,7 @@ import (
 )
 
 // The cleaner of a stopped fasthttp server sleeps ten seconds before it looks whether it is to end, and its clock runs on.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
-}
+func TestMain(m *testing.M) { edgetest.Main(m) }
 
 const projectID = "018f0000-0000-7000-8000-000000000001"
 

@@ -1,7 +1,6 @@
 package ofrep_test
 
 import (
-	"fmt"
 	"strconv"
 	"testing"
 
@@ -11,23 +10,12 @@ import (
 	"skerry/edgenode/handshake"
 	"skerry/edgenode/ofrep"
 	"skerry/edgenode/view"
-	"skerry/pkg/decide"
-	"skerry/pkg/state"
 )
 
 // BenchmarkOpenFeature answers for fresh users out of 100 flags, each with one predicate and a two-way split.
 func BenchmarkOpenFeature(b *testing.B) {
 	w := edgetest.New(b, view.Hooks{Decisions: handshake.Compile})
-	for i := range 100 {
-		w.Flag(state.Flag{
-			Key: fmt.Sprintf("flag-%03d", i), Kind: decide.Boolean, Enabled: true, DefaultValue: "false", DefaultVariant: "off", Version: 1,
-			Variants: []decide.Variant{{Key: "on", Value: "true"}, {Key: "off", Value: "false"}},
-			Rule: &decide.Rule{
-				Overrides: []decide.Override{{Predicate: fmt.Sprintf(`props.plan = "plan-%d"`, i), Variant: text("on")}},
-				Rollout: &decide.Rollout{BucketBy: "distinct_id", Salt: fmt.Sprintf("k3JxQ0vWm7Tz%03d", i), Buckets: []decide.Range{
-					{Variant: text("on"), Start: 0, End: 50_000}, {Variant: text("off"), Start: 50_000, End: 100_000}}},
-			}})
-	}
+	w.HundredFlags()
 	m := ofrep.New(w.Gate, ofrep.Config{})
 	request, body := make([]byte, 0, 512), make([]byte, 0, 512)
 	of := func(path string, i int) []byte {

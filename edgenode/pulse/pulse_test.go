@@ -18,7 +18,6 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
-	"go.uber.org/goleak"
 
 	"skerry/edgenode/edgetest"
 	"skerry/edgenode/pulse"
@@ -30,7 +29,7 @@ import (
 	"skerry/replication"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { edgetest.Main(m) }
 
 const project = edgetest.Project
 

@@ -18,17 +18,13 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	"go.uber.org/goleak"
 
+	"skerry/edgenode/edgetest"
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
-}
+func TestMain(m *testing.M) { edgetest.Main(m) }
 
 // edge is a server that relays everything to the write plane, by its address.
 func edge(t *testing.T, writePlane string) string {
