@@ -2,9 +2,9 @@ package ofrep_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"skerry/pkg/buildtest"
 	"skerry/pkg/decide"
 	"skerry/pkg/state"
 )
@@ -21,13 +22,12 @@ import (
 func TestTheGoClientReadsFlags(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "goclient")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
-	build.Dir = "testdata/goclient"
-	if out, err := build.CombinedOutput(); err != nil {
-		if bytes.Contains(out, []byte("reading http")) {
-			t.Skipf("the module registry does not have the client: %s", out)
-		}
-		t.Fatalf("build the client: %v\n%s", err, out)
+	err := buildtest.Build(t.Context(), "testdata/goclient", ".", binary)
+	if errors.Is(err, buildtest.ErrNotInRegistry) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	e := newEdge(t)
 	e.fill()

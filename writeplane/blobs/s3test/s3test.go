@@ -1,13 +1,11 @@
-// Package s3test runs a real S3 server for tests. The server is a module of its own
-// in testdata, so that nothing of it enters the program's go.mod. Where the module
-// registry does not have it, SKERRY_TEST_VERSITYGW may name a binary of it.
+// Package s3test runs a real S3 server for tests, from a module of its own in
+// testdata. Where the module registry does not have it, SKERRY_TEST_VERSITYGW may name
+// a binary of it.
 package s3test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -19,17 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"skerry/pkg/buildtest"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// Some registries carry only part of the world's modules. What cannot be had is a
-// reason to skip; what does not build is not.
-var errNotInRegistry = errors.New("the module registry does not have the S3 server")
-
-// build builds the server once per process; Go's
-// build cache makes that quick from the second time on.
+// build builds the server once per process.
 var build = sync.OnceValues(func() (string, error) {
 	if built := os.Getenv("SKERRY_TEST_VERSITYGW"); built != "" {
 		return built, nil
@@ -39,17 +34,8 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(folder, "s3server")
-	command := exec.Command("go", "build", "-o", binary, "github.com/versity/versitygw/cmd/versitygw")
 	_, here, _, _ := runtime.Caller(0)
-	command.Dir = filepath.Join(filepath.Dir(here), "testdata")
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := command.CombinedOutput(); err != nil {
-		if bytes.Contains(out, []byte("reading http")) {
-			return "", fmt.Errorf("%w: %s", errNotInRegistry, out)
-		}
-		return "", fmt.Errorf("build the S3 server: %w\n%s", err, out)
-	}
-	return binary, nil
+	return binary, buildtest.Build(context.Background(), filepath.Join(filepath.Dir(here), "testdata"), "github.com/versity/versitygw/cmd/versitygw", binary)
 })
 
 const (
@@ -65,7 +51,7 @@ func New(t *testing.T) string {
 		t.Skip("builds and runs an S3 server")
 	}
 	binary, err := build()
-	if errors.Is(err, errNotInRegistry) {
+	if errors.Is(err, buildtest.ErrNotInRegistry) {
 		t.Skip(err)
 	}
 	if err != nil {
