@@ -95,10 +95,16 @@ type ID struct {
 	Text  string
 }
 
+// resolveSQL looks up one id after the other in the primary key; OFFSET 0 keeps the planner from joining. It takes the
+// arrays for many projects, so it merged by project and compared each id of a batch with each alias of its project:
+// with 100,000 of them three thousand ids took a minute and a half. And what it does otherwise reads the whole table.
 const resolveSQL = `
 SELECT k.i, a.canonical_id
 FROM unnest($1::uuid[], $2::smallint[], $3::text[]) WITH ORDINALITY AS k (project_id, environment, alias_id, i)
-JOIN aliases a USING (project_id, environment, alias_id)`
+CROSS JOIN LATERAL (
+	SELECT canonical_id FROM aliases
+	WHERE project_id = k.project_id AND environment = k.environment AND alias_id = k.alias_id OFFSET 0
+) a`
 
 const headsSQL = `
 SELECT k.i FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS k (project_id, environment, i)

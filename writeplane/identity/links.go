@@ -99,15 +99,20 @@ func Apply(ctx context.Context, tx pgx.Tx, claims []Claim) error {
 	return nil
 }
 
+// loadLinksSQL reads what concerns the batch and not all of the scope, as resolveSQL does.
 const loadLinksSQL = `
-SELECT alias_id, canonical_id FROM aliases
-WHERE project_id = $1 AND environment = $2 AND alias_id = ANY($3)`
+SELECT k.alias_id, a.canonical_id FROM unnest($3::text[]) AS k (alias_id)
+CROSS JOIN LATERAL (
+	SELECT canonical_id FROM aliases WHERE project_id = $1 AND environment = $2 AND alias_id = k.alias_id OFFSET 0
+) a`
 
 func applyScope(ctx context.Context, tx pgx.Tx, s Scope, claims []Claim) error {
 	ids := make([]string, 0, 2*len(claims))
 	for _, c := range claims {
 		ids = append(ids, c.AliasID, c.DistinctID)
 	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	rows, err := tx.Query(ctx, loadLinksSQL, s.Project, int16(s.Environment), ids)
 	if err != nil {
 		return fmt.Errorf("load aliases: %w", err)
@@ -136,13 +141,18 @@ func applyScope(ctx context.Context, tx pgx.Tx, s Scope, claims []Claim) error {
 	return storeLinks(ctx, tx, s, links, fresh)
 }
 
-// The statements that make links take whole arrays. Children move with $5, the final
-// root of each alias, so that a chain made within one batch is stored at depth one.
+// The statements that make links take whole arrays. Children move to the final root of
+// each alias, so that a chain made within one batch is stored at depth one.
 const (
+	childrenSQL = `
+SELECT c.alias_id, m.root FROM unnest($3::text[], $4::text[]) AS m (alias_id, root)
+CROSS JOIN LATERAL (
+	SELECT alias_id FROM aliases WHERE project_id = $1 AND environment = $2 AND canonical_id = m.alias_id OFFSET 0
+) c`
 	moveChildrenSQL = `
 UPDATE aliases a SET canonical_id = m.root
 FROM unnest($3::text[], $4::text[]) AS m (alias_id, root)
-WHERE a.project_id = $1 AND a.environment = $2 AND a.canonical_id = m.alias_id`
+WHERE a.project_id = $1 AND a.environment = $2 AND a.alias_id = m.alias_id`
 	insertLinksSQL = `
 INSERT INTO aliases (project_id, environment, alias_id, canonical_id, aliased_at, received_at)
 SELECT $1, $2, m.* FROM unnest($3::text[], $4::text[], $5::timestamptz[], $6::timestamptz[]) AS m`
@@ -168,11 +178,13 @@ func storeLinks(ctx context.Context, tx pgx.Tx, s Scope, links *Links, fresh []C
 		aliased, received = append(aliased, c.AliasedAt), append(received, c.ReceivedAt)
 	}
 	project, environment := s.Project, int16(s.Environment)
+	if err := moveChildren(ctx, tx, s, aliases, roots); err != nil {
+		return err
+	}
 	for _, statement := range []struct {
 		sql  string
 		args []any
 	}{
-		{moveChildrenSQL, []any{project, environment, aliases, roots}},
 		{insertLinksSQL, []any{project, environment, aliases, roots, aliased, received}},
 		{insertHeadSQL, []any{project, environment}},
 		{insertRewritesSQL, []any{project, environment, aliases}},
@@ -182,6 +194,29 @@ func storeLinks(ctx context.Context, tx pgx.Tx, s Scope, links *Links, fresh []C
 		}
 	}
 	return mergeProfiles(ctx, tx, s, aliases, roots)
+}
+
+// moveChildren takes along whoever was linked to one of the aliases: nobody, mostly.
+func moveChildren(ctx context.Context, tx pgx.Tx, s Scope, aliases, roots []string) error {
+	rows, err := tx.Query(ctx, childrenSQL, s.Project, int16(s.Environment), aliases, roots)
+	if err != nil {
+		return fmt.Errorf("find those who move along: %w", err)
+	}
+	var children, to []string
+	var child, root string
+	if _, err := pgx.ForEachRow(rows, []any{&child, &root}, func() error {
+		children, to = append(children, child), append(to, root)
+		return nil
+	}); err != nil {
+		return fmt.Errorf("find those who move along: %w", err)
+	}
+	if len(children) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, moveChildrenSQL, s.Project, int16(s.Environment), children, to); err != nil {
+		return fmt.Errorf("move along: %w", err)
+	}
+	return nil
 }
 
 func storeConflicts(ctx context.Context, tx pgx.Tx, s Scope, refused []Claim, kept []string) error {
@@ -227,8 +262,12 @@ func mergeProfiles(ctx context.Context, tx pgx.Tx, s Scope, aliases, roots []str
 	if err != nil {
 		return err
 	}
+	rootOf := make(map[string]string, len(aliases))
+	for i, alias := range aliases {
+		rootOf[alias] = roots[i]
+	}
 	for _, alias := range with {
-		root := roots[slices.Index(aliases, alias)]
+		root := rootOf[alias]
 		for _, sql := range []string{mergeSeenSQL, mergeValuesSQL} {
 			if _, err := tx.Exec(ctx, sql, s.Project, int16(s.Environment), alias, root); err != nil {
 				return fmt.Errorf("merge profiles: %w", err)

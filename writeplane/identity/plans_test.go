@@ -1,0 +1,61 @@
+package identity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
+)
+
+// Statistics are always of an earlier state: a project that has just become large is unknown to them, or looks like the
+// many small ones. Whatever they say, a lookup reads what was asked for and not all that the project has.
+func TestLookupsReadOnlyWhatTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
+	const (
+		others = `INSERT INTO aliases SELECT gen_random_uuid(), 1, 'anon-' || i, 'p-' || i % 100, now(), now() FROM generate_series(1, 2000) i`
+		other  = `INSERT INTO aliases SELECT '018f0000-0000-7000-8000-00000000000b', 1, 'anon-' || i, 'p-' || i % 100, now(), now() FROM generate_series(1, 10000) i`
+		own    = `INSERT INTO aliases SELECT '018f0000-0000-7000-8000-00000000000a', 1, 'anon-' || i, 'p-' || i % 100, now(), now() FROM generate_series(1, 10000) i`
+	)
+	for name, history := range map[string][]string{
+		"nothing is known":               {own},
+		"another is known":               {other, `ANALYZE aliases`, own},
+		"many small ones are known":      {others, `ANALYZE aliases`, own},
+		"it is known, beside one other":  {other, own, `ANALYZE aliases`},
+		"it is known, beside many small": {others, own, `ANALYZE aliases`},
+	} {
+		db := dbtest.New(t)
+		for _, sql := range append([]string{`ALTER TABLE aliases SET (autovacuum_enabled = off)`}, history...) {
+			if _, err := db.Owner.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const n = 2000
+		texts := make([]string, n)
+		for i := range texts {
+			texts[i] = fmt.Sprintf("anon-%d", i)
+		}
+		project, environment := scope.Project, int16(scope.Environment)
+		for _, c := range []struct {
+			what, sql, by string
+			args          []any
+		}{
+			{"resolve", resolveSQL, "alias_id", []any{slices.Repeat([]uuid.UUID{project}, n), slices.Repeat([]int16{environment}, n), texts}},
+			{"load", loadLinksSQL, "alias_id", []any{project, environment, texts}},
+			{"children", childrenSQL, "canonical_id", []any{project, environment, texts, texts}},
+		} {
+			plan, err := postgres.All(t.Context(), db.App, "explain", pgx.RowTo[string], "EXPLAIN (COSTS OFF) "+c.sql, c.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := strings.Join(plan, "\n"); strings.Count(text, "Scan") > 3 || !strings.Contains(text, "Index Cond: (("+c.by) || strings.Contains(text, "Filter") {
+				t.Errorf("%s, %s reads more than it is asked for:\n%.1500s", name, c.what, text)
+			}
+		}
+	}
+}
