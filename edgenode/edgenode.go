@@ -3,7 +3,7 @@
 //
 // It promises: reads and ingestion answer from what stands on its own disk, with the write plane, the database and the
 // streams gone, and after a restart without them; it is ready as soon as it has state from any source, however old, and
-// says how old. It keeps nothing that could not be taken from the centre again, events not yet shipped excepted.
+// says how old. But for the events that are not shipped yet, it keeps nothing that the centre could not give it again.
 //
 // This file is the assembly, top to bottom; routes.go is the table of paths; status.go is what an operator sees.
 package edgenode
@@ -90,7 +90,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Edge is one edge. New opens it, Run works until it is told to stop, Close gives everything free.
+// Edge is one edge. New opens it, Run works until it is told to stop, Close releases everything.
 type Edge struct {
 	config    Config
 	lock      *dirlock.Lock
@@ -231,7 +231,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	return g.Run(ctx)
 }
 
-// Close gives everything free that New has taken.
+// Close releases everything that New has taken.
 func (e *Edge) Close() {
 	if e.relay != nil {
 		e.relay.Close()

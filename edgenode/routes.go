@@ -207,9 +207,9 @@ func alone(h fasthttp.RequestHandler) handler {
 	return func(ctx *fasthttp.RequestCtx, _ []byte) { h(ctx) }
 }
 
-// certain is the handler of a path whose answers depend on cohorts. Their members lie on the disk; an answer that was made
-// while some could not be read is not given, since nobody could tell it from a right one. Which request failed to read is
-// not asked: at worst others at that instant are told to come again, too.
+// certain wraps the handler of a path whose answers depend on cohorts. Their members are on the disk. When some could not be
+// read while an answer was made, 503 is sent instead, since a client could not tell the answer from a correct one. The count
+// of failed reads does not say which request failed: at worst, others of the same instant are told to come again, too.
 func (e *Edge) certain(h handler) handler {
 	return func(ctx *fasthttp.RequestCtx, param []byte) {
 		before := e.views.Unsure()

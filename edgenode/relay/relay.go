@@ -257,8 +257,9 @@ func (d *download) Close() error {
 	return nil
 }
 
-// hopByHop are the headers of one connection (RFC 9110 section 7.6.1), those that Connection names aside. The client's
-// word on forwarding is dropped with them: this edge says what it knows itself.
+// hopByHop are the headers that belong to one connection and are not passed on (RFC 9110 section 7.6.1); those that the
+// header Connection names come on top: see connectionTokens. The client's own statements about forwarding are dropped with
+// them: this edge states what it knows itself.
 func hopByHop(name string) bool {
 	switch strings.ToLower(name) {
 	case "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",

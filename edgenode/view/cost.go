@@ -6,8 +6,8 @@ import (
 	"skerry/pkg/predicate"
 )
 
-// What things are reckoned to take of the heap, beside what they are compiled to. The bound of memory is as good as these
-// numbers; a test holds them against the heap.
+// Estimates of the heap that things take, without their compiled forms, whose makers tell their size. The bound on memory
+// is only as good as these numbers; a test compares them with the heap.
 
 // pointer is a place in a list.
 const pointer = int64(unsafe.Sizeof(uintptr(0)))

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// filled keeps values that were read from disk, bounded by their weight. The disk may change under a reader: what it
-// read before the change must not be kept after it, so every shard counts what was dropped from it, and a value is kept
-// only if nothing was dropped since before it was read. Values are shared: they must not change.
+// filled is a cache of values that are read from disk, bounded by their total weight. The disk may change while a value is
+// being read, and a value of before the change must not be kept after it. So every shard counts how often something was
+// dropped from it, and a value is kept only if that count is what it was before the read. Values are shared: they must not
+// change.
 //
-// When there is no room, any values go, not the oldest: with a map that costs nothing to keep, and what is in use comes
-// back.
+// When there is no room, arbitrary values are evicted, not the oldest: a map needs no bookkeeping for that, and a value
+// that is in use is soon read again.
 type filled[K comparable, V any] struct {
 	seed   maphash.Seed
 	room   int64 // of one shard

@@ -64,7 +64,7 @@ func (s *Store) hashMember(id string) memberHash {
 	return memberHash{maphash.String(s.seeds[0], id), maphash.String(s.seeds[1], id)}
 }
 
-// loadMembers reads a shard. One that is absent has no members. Of one that cannot be read Unsure tells.
+// loadMembers reads a shard. One that is absent has no members. One that cannot be read is counted: see Store.Unsure.
 func (s *Store) loadMembers(key memberKey) *memberSet {
 	name := key.project + "/" + strconv.Itoa(key.shard) + "/" + key.cohort
 	set, _, err := s.members.load(key, name, func() (*memberSet, bool, error) {

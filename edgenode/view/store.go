@@ -99,12 +99,12 @@ func (s *Store) Attach(disk *store.Store) {
 // Ready tells whether this edge has state to serve from. What is in memory is served even when it has not.
 func (s *Store) Ready() bool { return s.disk.Serving() }
 
-// Faults counts the times that a key or an environment could not be read from the disk. What is not found while it
-// rises is not known to be absent: damage that nobody has noticed yet looks the same.
+// Faults counts the times that a key or an environment could not be read from the disk. If the count rises during a
+// look-up that finds nothing, then the thing may exist all the same: it may only be unreadable.
 func (s *Store) Faults() uint64 { return s.faults.Load() }
 
-// Unsure counts the times that the members of a cohort could not be read from the disk. An answer that was made while it
-// rose may have taken a member for a stranger, and must not be given.
+// Unsure counts the times that the members of a cohort could not be read from the disk. If the count rises while an answer
+// is made, then the answer may treat a member as if they were none, and must not be given.
 func (s *Store) Unsure() uint64 { return s.unsure.Load() }
 
 // Tick moves the clock by which the least used environments are found. It is to be called now and then.

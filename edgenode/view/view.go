@@ -73,7 +73,7 @@ type Modules struct {
 	Settings replication.Revision // the project's settings
 }
 
-// Flag is one flag with the halt that overlays it. What it says is in what the hooks made of it, not here.
+// Flag is one flag with the halt that overlays it. To answer requests, use what the hooks have compiled from it.
 type Flag struct {
 	Key      string
 	Halt     *state.Halt          // nil: not halted

@@ -23,8 +23,8 @@ type Sink interface {
 	Store(ctx context.Context, edge string, batches []Batch) (Outcome, error)
 	// Stored is the watermark of one incarnation's lane: all up to it is stored. 0 when nothing is.
 	Stored(ctx context.Context, edge string, lane Lane, in Incarnation) (uint64, error)
-	// Lost notes that the numbers up to through, as far as they are missing, will never come: their edge has freed them,
-	// which it does only with what was stored. So the store has been taken back to a time before.
+	// Lost notes that those of the numbers up to through that are missing will never come: their edge has freed them. An
+	// edge frees only what was stored, so the store must have been restored to an earlier time.
 	Lost(ctx context.Context, edge string, lane Lane, in Incarnation, through uint64) error
 	// Report keeps what an edge says of its log.
 	Report(ctx context.Context, edge string, totals []Totals) error
@@ -39,8 +39,8 @@ type Outcome struct {
 	Stored uint64
 }
 
-// Leases give an edge to one receiver at a time. (If two ever work on one, the sink's lock on the cursor keeps the
-// store right; the lease spares them the quarrel.)
+// Leases give an edge to one receiver at a time. (They only save work: if two ever work on the same edge, the sink's lock
+// on the cursor keeps the store correct.)
 type Leases interface {
 	// Acquire takes or renews a lease for a term; false: another holds it.
 	Acquire(ctx context.Context, name string, term time.Duration) (bool, error)

@@ -25,7 +25,7 @@ type ration struct {
 
 type rationed struct {
 	left     int       // fetches allowed now
-	refilled time.Time // until when the refill is counted
+	refilled time.Time // the time up to which refills have been added to left
 	header   http.Header
 	body     []byte // of the last good answer; nil: none yet
 }

@@ -99,7 +99,7 @@ func (s *Store) Sealer() *seal.Sealer { return s.sealer }
 // Cursors signs the cursors of all management lists.
 func (s *Store) Cursors() *page.Signer { return s.cursors }
 
-// Bounds of a plausible credential: longer ones are not even hashed.
+// maxCredential is the length in bytes of the longest token that is parsed at all.
 const maxCredential = 16 << 10
 
 // KeyIdentity is what an API key resolves to at this moment.

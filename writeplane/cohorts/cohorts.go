@@ -1,8 +1,8 @@
 // Package cohorts holds named sets of users: by predicate, by a list of members, or both (supplement §4).
 //
 // It promises: cohorts never name each other in a circle; a member list of up to a million ids reaches edges in shards
-// that each fit a document, and one changed member changes one shard. What is in a rule's predicate but not here holds
-// nobody; so a cohort may be deleted while rules still name it.
+// that each fit a document, and one changed member changes one shard. A cohort may be deleted while rules still name it:
+// a name that stands for no cohort has no members.
 package cohorts
 
 import (
