@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skerry/pkg/problem"
+	"skerry/pkg/reply"
 	"skerry/replication/up"
 	"skerry/writeplane/identity"
 	"skerry/writeplane/ingest"
@@ -66,5 +68,9 @@ func (p *Plane) operatorRoutes(operator http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", operator)
 	mux.HandleFunc("POST /edges/{edge}/retire", p.ingestion.store.Retire(p.ingestion.receiver.Heard))
-	return http.NewCrossOriginProtection().Handler(mux)
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reply.Error(w, r, problem.Newf(problem.Forbidden, "cross_origin", "a web page of another origin may change nothing here"))
+	}))
+	return protection.Handler(mux)
 }

@@ -425,8 +425,8 @@ func TestPageInAnOperatorsBrowserChangesNothing(t *testing.T) {
 		ask.Header.Set(name, value)
 		answer := httptest.NewRecorder()
 		operator.ServeHTTP(answer, ask)
-		if answer.Code != http.StatusForbidden {
-			t.Errorf("%s %s: %d", name, value, answer.Code)
+		if want := `{"error":"cross_origin","message":"a web page of another origin may change nothing here"}`; answer.Code != http.StatusForbidden || answer.Body.String() != want {
+			t.Errorf("%s %s: %d %s", name, value, answer.Code, answer.Body)
 		}
 	}
 	operator.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8190/status", http.NoBody))
