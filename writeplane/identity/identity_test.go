@@ -260,6 +260,43 @@ func TestProfilesOfLinkedIDsMergeAsIfTheyHadBeenOne(t *testing.T) {
 	}
 }
 
+// More profiles at once than are merged at once, three of each root, and one trait that all of them have.
+func TestManyProfilesMergeInOneBatch(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	const people, devices = 2*profilesAtOnce/3 + 1, 3
+	var changes []Change
+	var claims [][2]string
+	for i := range people {
+		for d := range devices {
+			device := fmt.Sprintf("d%d-%d", i, d)
+			at := time.Unix(int64(100+(i+d)%devices), 0)
+			changes = append(changes, Change{Scope: scope, DistinctID: device, ReceivedAt: at, Stamp: NewStamp(at, "e", uint64(d)),
+				Properties: fmt.Appendf(nil, `{"last":%d,"$set_once":{"first":%d},"of%d":true}`, d, d, d)})
+			claims = append(claims, [2]string{device, fmt.Sprint("u", i)})
+			if err := changes[len(changes)-1].Read(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	merge(t, db, changes)
+	apply(t, db, scope, claims, len(claims))
+	for i := range people {
+		newest, oldest := (devices-1-i%devices+devices)%devices, (devices-i%devices)%devices
+		want := fmt.Sprintf("map[first:%d last:%d of0:true of1:true of2:true]", oldest, newest)
+		if got := fmt.Sprintf("%s", storedProfile(t, db, scope, fmt.Sprint("u", i))); got != want {
+			t.Fatalf("u%d: profile %s, want %s", i, got, want)
+		}
+	}
+	var profiles, seen int
+	if err := db.App.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE last_seen - first_seen = interval '2 seconds') FROM profiles`).Scan(&profiles, &seen); err != nil {
+		t.Fatal(err)
+	}
+	if profiles != people || seen != people {
+		t.Errorf("%d profiles, %d of them seen for two seconds; want %d of each", profiles, seen, people)
+	}
+}
+
 func TestTheTwoMergesAgree(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)

@@ -238,43 +238,88 @@ func storeConflicts(ctx context.Context, tx pgx.Tx, s Scope, refused []Claim, ke
 const (
 	withProfilesSQL = `
 SELECT distinct_id FROM profiles WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3)`
-	mergeSeenSQL = `
-WITH old AS (
-	DELETE FROM profiles WHERE project_id = $1 AND environment = $2 AND distinct_id = $3 RETURNING *
-)
-INSERT INTO profiles AS p SELECT project_id, environment, $4, first_seen, last_seen FROM old
-ON CONFLICT (project_id, environment, distinct_id) DO UPDATE SET
-	first_seen = least(p.first_seen, excluded.first_seen), last_seen = greatest(p.last_seen, excluded.last_seen)`
-	mergeValuesSQL = `
-WITH old AS (
-	DELETE FROM profile_values WHERE project_id = $1 AND environment = $2 AND distinct_id = $3 RETURNING *
-)
-INSERT INTO profile_values AS p
-SELECT project_id, environment, $4, name, value, stamp, once, once_stamp FROM old ORDER BY name` + onConflictMerge
+	takeSeenSQL = `
+DELETE FROM profiles WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3)
+RETURNING distinct_id, first_seen, last_seen`
+	takeValuesSQL = `
+DELETE FROM profile_values WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3)
+RETURNING distinct_id, name, value::text, stamp, once::text, once_stamp`
+	// profilesAtOnce bounds what is in memory: a profile has some kilobytes, and may have megabytes.
+	profilesAtOnce = 500
 )
 
 // mergeProfiles moves what is known of each alias to its root. Few aliases have a
-// profile of their own, so those are found first and moved one by one: two of them may
-// carry the same trait to the same root.
+// profile of their own, so those are found first.
 func mergeProfiles(ctx context.Context, tx pgx.Tx, s Scope, aliases, roots []string) error {
 	with, err := postgres.All(ctx, tx, "find profiles to merge", pgx.RowTo[string],
 		withProfilesSQL, s.Project, int16(s.Environment), aliases)
-	if err != nil {
+	if err != nil || len(with) == 0 {
 		return err
 	}
-	rootOf := make(map[string]string, len(aliases))
+	rootOf := make(map[string]ID, len(aliases))
 	for i, alias := range aliases {
-		rootOf[alias] = roots[i]
+		rootOf[alias] = ID{s, roots[i]}
 	}
-	for _, alias := range with {
-		root := rootOf[alias]
-		for _, sql := range []string{mergeSeenSQL, mergeValuesSQL} {
-			if _, err := tx.Exec(ctx, sql, s.Project, int16(s.Environment), alias, root); err != nil {
-				return fmt.Errorf("merge profiles: %w", err)
-			}
+	for part := range slices.Chunk(with, profilesAtOnce) {
+		if err := moveProfiles(ctx, tx, s, part, rootOf); err != nil {
+			return fmt.Errorf("merge profiles: %w", err)
 		}
 	}
 	return nil
+}
+
+// moveProfiles takes profiles away and brings them into those of their roots. Several
+// may carry the same trait to the same root, so they are merged here first.
+func moveProfiles(ctx context.Context, tx pgx.Tx, s Scope, aliases []string, rootOf map[string]ID) error {
+	rows, err := tx.Query(ctx, takeSeenSQL, s.Project, int16(s.Environment), aliases)
+	if err != nil {
+		return err
+	}
+	var alias string
+	var first, last time.Time
+	seen := map[ID][2]time.Time{}
+	if _, err := pgx.ForEachRow(rows, []any{&alias, &first, &last}, func() error {
+		root := rootOf[alias]
+		if span, ok := seen[root]; ok {
+			first, last = earlier(first, span[0]), later(last, span[1])
+		}
+		seen[root] = [2]time.Time{first, last}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if rows, err = tx.Query(ctx, takeValuesSQL, s.Project, int16(s.Environment), aliases); err != nil {
+		return err
+	}
+	var name string
+	var value, once *string
+	var stamp, onceStamp []byte
+	traits := map[traitKey]Trait{}
+	if _, err := pgx.ForEachRow(rows, []any{&alias, &name, &value, &stamp, &once, &onceStamp}, func() error {
+		key := traitKey{rootOf[alias], name}
+		traits[key] = traits[key].Merge(Trait{Value: raw(value), Stamp: slices.Clone(stamp), Once: raw(once), OnceStamp: slices.Clone(onceStamp)})
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := upsertSeen(ctx, tx, seen); err != nil {
+		return err
+	}
+	return upsertValues(ctx, tx, traits)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // spread lays scopes out as two columns.

@@ -171,13 +171,7 @@ func Merge(ctx context.Context, tx pgx.Tx, changes []Change) error {
 		if !ok {
 			span = [2]time.Time{c.ReceivedAt, c.ReceivedAt}
 		}
-		if c.ReceivedAt.Before(span[0]) {
-			span[0] = c.ReceivedAt
-		}
-		if c.ReceivedAt.After(span[1]) {
-			span[1] = c.ReceivedAt
-		}
-		seen[id] = span
+		seen[id] = [2]time.Time{earlier(c.ReceivedAt, span[0]), later(c.ReceivedAt, span[1])}
 		for name, t := range c.traits {
 			key := traitKey{id, name}
 			traits[key] = traits[key].Merge(t)
@@ -246,4 +240,12 @@ func text(raw []byte) *string {
 	}
 	s := string(raw)
 	return &s
+}
+
+// raw is the reverse of text.
+func raw(text *string) []byte {
+	if text == nil {
+		return nil
+	}
+	return []byte(*text)
 }
