@@ -62,6 +62,9 @@ func InPipeline(ctx context.Context, pool *pgxpool.Pool, fn func(*Pipeline) erro
 	if err := fn(p); err != nil {
 		return p.rolledBack(ctx, err)
 	}
+	if err := p.hear(ctx); err != nil {
+		return p.rolledBack(ctx, err)
+	}
 	if err := p.commit(ctx); err != nil {
 		return p.rolledBack(ctx, undecided(err))
 	}
@@ -161,15 +164,17 @@ func (p *Pipeline) Settle(ctx context.Context) error {
 	return err
 }
 
+// hear lets what was asked be read before COMMIT is sent: a reader may refuse.
+func (p *Pipeline) hear(ctx context.Context) error {
+	if slices.ContainsFunc(p.waiting, func(s statement) bool { return s.read != nil }) {
+		return p.Settle(ctx)
+	}
+	return nil
+}
+
 func (p *Pipeline) commit(ctx context.Context) error {
 	if p.tx == nil && len(p.waiting) == 0 {
 		return nil // nothing was ever said
-	}
-	if slices.ContainsFunc(p.waiting, func(s statement) bool { return s.read != nil }) {
-		// Its reader may refuse, which would be too late behind COMMIT.
-		if err := p.Settle(ctx); err != nil {
-			return err
-		}
 	}
 	done, err := p.Exec(ctx, "commit")
 	if err == nil && done.String() == "ROLLBACK" {
