@@ -173,7 +173,7 @@ func (r *Receiver) look(ctx context.Context, start func(*edge)) error {
 	for _, lane := range Lanes {
 		stream, err := r.js.Stream(ctx, lane.Stream())
 		if errors.Is(err, jetstream.ErrStreamNotFound) || !r.adjusted {
-			stream, err = r.js.CreateOrUpdateStream(ctx, StreamConfig(lane, r.config.Streams))
+			stream, err = r.js.CreateOrUpdateStream(ctx, streamConfig(lane, r.config.Streams))
 		}
 		if err != nil {
 			return fmt.Errorf("make stream %s: %w", lane.Stream(), err)

@@ -1,11 +1,9 @@
 package up
 
 import (
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -48,9 +46,9 @@ type StreamLimits struct {
 
 const defaultStreamBytes = 2 << 30
 
-// StreamConfig is the configuration of a lane's stream: a work queue that refuses what is new when it is full, where
+// streamConfig is the configuration of a lane's stream: a work queue that refuses what is new when it is full, where
 // JetStream's default would drop what is oldest.
-func StreamConfig(lane Lane, limits StreamLimits) jetstream.StreamConfig {
+func streamConfig(lane Lane, limits StreamLimits) jetstream.StreamConfig {
 	limit := limits.MaxBytes
 	if limit == 0 {
 		limit = defaultStreamBytes
@@ -71,16 +69,6 @@ func StreamConfig(lane Lane, limits StreamLimits) jetstream.StreamConfig {
 		// Nothing relies on the duplicate window, and its memory is not free.
 		Duplicates: 100 * time.Millisecond,
 	}
-}
-
-// EnsureStreams makes the lanes' streams, or brings them to the given limits.
-func EnsureStreams(ctx context.Context, js jetstream.JetStream, limits StreamLimits) error {
-	for _, lane := range Lanes {
-		if _, err := js.CreateOrUpdateStream(ctx, StreamConfig(lane, limits)); err != nil {
-			return fmt.Errorf("make stream %s: %w", lane.Stream(), err)
-		}
-	}
-	return nil
 }
 
 const (

@@ -676,8 +676,10 @@ func TestBehindTheGapOfASilentEdgeNothingIsDropped(t *testing.T) {
 	t.Parallel()
 	ns, log, sink := natstest.New(t), newMemoryLog(), newMemorySink()
 	js := ns.JetStream(t)
-	if err := EnsureStreams(t.Context(), js, StreamLimits{}); err != nil {
-		t.Fatal(err)
+	for _, lane := range Lanes {
+		if _, err := js.CreateOrUpdateStream(t.Context(), streamConfig(lane, StreamLimits{})); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_, stop := startShipper(t, ns, log)
 	log.append(LaneEvent, event(0))

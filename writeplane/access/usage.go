@@ -27,8 +27,8 @@ type usageView struct {
 	Responses  metricUsage `json:"responses"`
 }
 
-// warningLevels are those at which people are warned (specification, Limits).
-var warningLevels = [...]int{80, 95}
+// WarningLevels are the percentages of a quota at which people are warned (specification, Limits).
+var WarningLevels = [...]int{80, 95}
 
 func usageOf(current int64, limit *int64) metricUsage {
 	m := metricUsage{Current: current, Limit: limit}
@@ -40,7 +40,7 @@ func usageOf(current int64, limit *int64) metricUsage {
 		percent = int(min(float64(current)/float64(*limit), 1e6) * 100)
 	}
 	m.Percent = &percent
-	for _, level := range warningLevels {
+	for _, level := range WarningLevels {
 		if percent >= level {
 			m.Warning = &level
 		}

@@ -32,9 +32,6 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// Levels are the percentages of a quota at which people are warned (specification, Limits).
-var Levels = [...]int{80, 95}
-
 const (
 	// flushEvery is how long reports are gathered: a project's total changes at most so often.
 	flushEvery = time.Second
@@ -110,13 +107,6 @@ func (c counts) add(r tally.Report) {
 		key := counter{said.Month, said.Metric, r.Source}
 		of[key] = max(of[key], int64(said.Value))
 	}
-}
-
-// Report takes one report at once.
-func (t *Totaller) Report(ctx context.Context, r tally.Report) error {
-	c := counts{}
-	c.add(r)
-	return t.total(ctx, c)
 }
 
 func (t *Totaller) total(ctx context.Context, c counts) error {
@@ -303,7 +293,7 @@ func (u *usage) send(ctx context.Context, tx *commit.Tx, month, now time.Time) e
 // time this month.
 func (u *usage) warn(ctx context.Context, tx *commit.Tx, month time.Time) error {
 	for _, p := range u.metrics() {
-		for _, level := range Levels {
+		for _, level := range access.WarningLevels {
 			if p.quota == nil || float64(p.total)*100 < float64(*p.quota)*float64(level) || p.total == 0 {
 				continue
 			}

@@ -66,8 +66,9 @@ var march = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
 func (b *bundle) report(t *testing.T, source string, month time.Time, metric tally.Metric, value uint64) {
 	t.Helper()
-	err := b.Report(t.Context(), tally.Report{Edge: "e", Source: source, Counts: []tally.Count{{Project: b.project, Month: month, Metric: metric, Value: value}}})
-	if err != nil {
+	c := counts{}
+	c.add(tally.Report{Edge: "e", Source: source, Counts: []tally.Count{{Project: b.project, Month: month, Metric: metric, Value: value}}})
+	if err := b.total(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 }
