@@ -250,11 +250,11 @@ func (b *bench) measure(ctx context.Context, p pair) error {
 		Scenario: p.scenario, Name: p.name, Unit: p.unit, BaselineName: "bare fasthttp", Target: p.target, TargetIsRatio: !p.absolute,
 	}
 	for range b.config.Repetitions {
-		bare, bareBusy, err := b.closedLoop(ctx, p, address, yardstick, load.Same(p.sample), "baseline of "+p.name)
+		bare, bareBusy, err := b.closedLoop(ctx, yardstick, load.Plan{Address: address, Requests: load.Same(p.sample), Conns: p.conns}, "baseline of "+p.name)
 		if err != nil {
 			return err
 		}
-		own, ownBusy, err := b.closedLoop(ctx, p, p.edge.Address, p.edge.Process, p.requests, p.name)
+		own, ownBusy, err := b.closedLoop(ctx, p.edge.Process, load.Plan{Address: p.edge.Address, Requests: p.requests, Conns: p.conns}, p.name)
 		if err != nil {
 			return err
 		}
@@ -278,24 +278,31 @@ func (b *bench) measure(ctx context.Context, p pair) error {
 	return nil
 }
 
-// closedLoop measures as fast as the server answers, and how busy it was.
-func (b *bench) closedLoop(ctx context.Context, p pair, address string, process *rig.Process, requests func(int) load.Source, label string) (*load.Result, float64, error) {
-	var before time.Duration
-	var began time.Time
-	plan := load.Plan{
-		Address: address, Requests: requests, Conns: p.conns, Warmup: b.config.Warmup, Length: b.config.Length, Progress: b.progress(label),
+// closedLoop sends the plan's requests as fast as the process answers them. It also returns the share of one core that the
+// process used, from the end of the warm-up on. The plan's times are the benchmark's.
+func (b *bench) closedLoop(ctx context.Context, process *rig.Process, plan load.Plan, label string) (*load.Result, float64, error) {
+	plan.Warmup, plan.Length, plan.Progress = b.config.Warmup, b.config.Length, b.progress(label)
+	type sample struct {
+		cpu time.Duration
+		at  time.Time
+		err error
 	}
-	timer := time.AfterFunc(plan.Warmup, func() { before, _ = process.CPU(); began = time.Now() })
+	warm := make(chan sample, 1)
+	timer := time.AfterFunc(plan.Warmup, func() {
+		cpu, err := process.CPU()
+		warm <- sample{cpu, time.Now(), err}
+	})
 	defer timer.Stop()
 	result, err := load.Run(ctx, plan)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", label, err)
 	}
+	before := <-warm
 	after, err := process.CPU()
-	if err != nil {
+	if err = errors.Join(before.err, err); err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", label, err)
 	}
-	return result, float64(after-before) / float64(time.Since(began)), nil
+	return result, float64(after-before.cpu) / float64(time.Since(before.at)), nil
 }
 
 // yardstick starts a bare server on the measured core.

@@ -183,22 +183,22 @@ func submit(ctx context.Context, b *bench) error {
 	body := fmt.Appendf(nil, `{"survey_id":%q,"respondent":{"external_id":"user-%s"},"answers":{%q:9,%q:"fine"}}`, surveyID, noSerial, questions[0], questions[1])
 	request := load.Render("POST", "/api/pulse/responses", edge.Address, map[string]string{"X-Api-Key": project.Key, "Content-Type": "application/json"}, body)
 	requests := func(worker int) load.Source { return counting(request, worker) }
-	if err := b.rates(ctx, report.Figure{Scenario: "submit", Name: "stored, closed loop", Unit: "responses/s", Target: 1500}, edge.Address, requests, 32, 0, 201); err != nil {
+	if err := b.rates(ctx, report.Figure{Scenario: "submit", Name: "stored, closed loop", Unit: "responses/s", Target: 1500}, load.Plan{Address: edge.Address, Requests: requests, Conns: 32}, 201); err != nil {
 		return err
 	}
 	rate := b.config.Rate
 	if rate == 0 {
 		rate = 500
 	}
-	return b.rates(ctx, report.Figure{Scenario: "submit", Name: fmt.Sprintf("at %g a second", rate), Unit: "responses/s"}, edge.Address, requests, 32, rate, 201)
+	return b.rates(ctx, report.Figure{Scenario: "submit", Name: fmt.Sprintf("at %g a second", rate), Unit: "responses/s"}, load.Plan{Address: edge.Address, Requests: requests, Conns: 32, Rate: rate}, 201)
 }
 
-// rates measures without a yardstick, at a rate or (0) closed-loop.
-func (b *bench) rates(ctx context.Context, f report.Figure, address string, requests func(int) load.Source, conns int, rate float64, status int) error {
+// rates measures without a yardstick: the plan's requests, all of which must be answered with the status. The plan's times
+// are the benchmark's.
+func (b *bench) rates(ctx context.Context, f report.Figure, plan load.Plan, status int) error {
+	plan.Warmup, plan.Length, plan.Progress = b.config.Warmup, b.config.Length, b.progress(f.Name)
 	for range b.config.Repetitions {
-		result, err := load.Run(ctx, load.Plan{
-			Address: address, Requests: requests, Conns: conns, Warmup: b.config.Warmup, Length: b.config.Length, Rate: rate, Progress: b.progress(f.Name),
-		})
+		result, err := load.Run(ctx, plan)
 		if err != nil {
 			return err
 		}

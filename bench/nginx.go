@@ -152,7 +152,7 @@ func (n *peer) measure(ctx context.Context, b *bench, p pair, yard float64) erro
 	if n == nil {
 		return nil
 	}
-	result, busy, err := b.closedLoop(ctx, p, n.server.address, n.server.Process, load.Same(n.request), n.figure.Name)
+	result, busy, err := b.closedLoop(ctx, n.server.Process, load.Plan{Address: n.server.address, Requests: load.Same(n.request), Conns: p.conns}, n.figure.Name)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,10 @@ func (s *SMTP) Send(ctx context.Context, to string, letter Letter) error {
 		return fmt.Errorf("reach the mail server: %w", err)
 	}
 	deadline, _ := ctx.Deadline()
-	_ = conn.SetDeadline(deadline)
+	if err := conn.SetDeadline(deadline); err != nil {
+		_ = conn.Close()
+		return fmt.Errorf("bound the talk with the mail server: %w", err)
+	}
 	client, err := smtp.NewClient(conn, s.host)
 	if err != nil {
 		_ = conn.Close()
