@@ -204,6 +204,32 @@ func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
 	}
 }
 
+// The client sends the rest only when it has its answer.
+func TestEarlyAnswerArrivesThoughTheClientStopsSending(t *testing.T) {
+	t.Parallel()
+	answered := make(chan struct{})
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		const body = `{"error":"Invalid token"}`
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		<-answered
+		_ = c.Close()
+	}))
+	for range 3 {
+		rest, end := io.Pipe()
+		resp, got := do(t, "POST", "http://"+address+"/", io.MultiReader(bytes.NewReader(make([]byte, 100_000)), rest))
+		_ = end.Close()
+		if resp.StatusCode != 401 || got != `{"error":"Invalid token"}` {
+			t.Errorf("%d %q", resp.StatusCode, got)
+		}
+		answered <- struct{}{}
+	}
+}
+
 // A server that answers before it has read the body and closes at once resets the connection under the upload. The
 // answer was sent before, so it is the answer, and not that nobody knows what became of the request.
 func TestEarlyAnswerArrivesThoughTheConnectionIsResetUnderTheUpload(t *testing.T) {

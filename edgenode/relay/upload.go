@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -18,6 +19,8 @@ type upload struct {
 	from io.Reader
 	left int   // bytes to come; negative: unknown
 	end  error // why no more can be read; io.EOF: all was read
+
+	whole atomic.Bool // end is io.EOF; known without the lock, which a read holds as long as it waits for the client
 }
 
 var errStopped = errors.New("the answer came first")
@@ -31,6 +34,7 @@ func newUpload(ctx *fasthttp.RequestCtx) *upload {
 	u := &upload{from: stream, left: ctx.Request.Header.ContentLength()}
 	if u.left == 0 {
 		u.end = io.EOF
+		u.whole.Store(true)
 	}
 	return u
 }
@@ -49,21 +53,17 @@ func (u *upload) Read(p []byte) (int, error) {
 		}
 	}
 	u.end = err
+	if err == io.EOF {
+		u.whole.Store(true)
+	}
 	return n, err
 }
 
 // Close is the transport's; the stream is fasthttp's to close.
 func (u *upload) Close() error { return nil }
 
-// ended tells whether the body was read to its end.
-func (u *upload) ended() bool {
-	if u == nil {
-		return true
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.end == io.EOF
-}
+// ended tells whether the body was read to its end. It does not wait for a read that waits for the client.
+func (u *upload) ended() bool { return u == nil || u.whole.Load() }
 
 // stop ends the reading. A read that waits for the client is woken by a deadline in the past.
 func (u *upload) stop(ctx *fasthttp.RequestCtx) {
