@@ -67,7 +67,9 @@ func TestUnreadBodyIsNeverTheNextRequest(t *testing.T) {
 	t.Parallel()
 	var served atomic.Int64
 	address := start(t, func(ctx *fasthttp.RequestCtx) {
-		served.Add(1)
+		if string(ctx.Host()) == "x" { // not of another test that asks whether nobody listens on a port that was its own
+			served.Add(1)
+		}
 		ctx.SetStatusCode(401)
 	}, Limits{})
 	const hidden = "GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
