@@ -1,6 +1,7 @@
 package writeplane
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -42,8 +43,15 @@ func TestSubscriptionHearsEveryEntryBehindItsOwn(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- mutate() }()
-	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
-		err := p.db.Owner.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for waiting := false; !waiting; {
+		select {
+		case err := <-done:
+			t.Fatalf("the mutation did not wait for the chain: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+		err := p.db.Owner.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%audit_chains%')`).Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
