@@ -9,11 +9,10 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
+	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
@@ -58,13 +57,18 @@ func mayManage(c *access.Call, organization string, s settings) error {
 }
 
 // find returns a subscription that the caller may manage; one out of sight is absent.
-func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, subscriptionID string, lock bool) (subscription, error) {
+func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, subscriptionID string) (subscription, error) {
+	return m.findBy(ctx, q, c, subscriptionID, "s.id = $1 AND s.organization_id = $2")
+}
+
+// findLocked is find for a mutation: the row stays as it is until tx ends.
+func (m *Module) findLocked(ctx context.Context, tx *commit.Tx, c *access.Call, subscriptionID string) (subscription, error) {
+	return m.findBy(ctx, tx, c, subscriptionID, "s.id = $1 AND s.organization_id = $2 FOR NO KEY UPDATE")
+}
+
+func (m *Module) findBy(ctx context.Context, q postgres.Querier, c *access.Call, subscriptionID, where string) (subscription, error) {
 	if !id.Valid(subscriptionID) {
 		return subscription{}, access.ErrNotFound
-	}
-	where := "s.id = $1 AND s.organization_id = $2"
-	if lock {
-		where += " FOR NO KEY UPDATE"
 	}
 	s, err := oneSubscription(ctx, q, where, subscriptionID, c.Caller.OrganizationID)
 	if err != nil {
@@ -150,7 +154,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 
 // Get serves GET /api/v1/webhooks/subscriptions/{id}.
 func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	s, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
+	s, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -171,7 +175,7 @@ func (m *Module) Change(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	// connection, which is not there when all callers hold one. Whoever was overtaken
 	// judges anew.
 	for {
-		current, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
+		current, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"))
 		if err != nil {
 			return err
 		}
@@ -199,7 +203,7 @@ var errOvertaken = errors.New("the subscription was changed meanwhile")
 // change stores settings that were judged for the subscription as it was.
 func (m *Module) change(r *http.Request, c *access.Call, judged Subscription, next settings) (changed Subscription, err error) {
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		row, err := m.find(r.Context(), tx, c, judged.ID, true)
+		row, err := m.findLocked(r.Context(), tx, c, judged.ID)
 		if err != nil {
 			return err
 		}
@@ -240,7 +244,7 @@ func merged(s Subscription, patch []byte) (next settings, err error) {
 // not sent any more.
 func (m *Module) Delete(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		row, err := m.find(r.Context(), tx, c, r.PathValue("id"), true)
+		row, err := m.findLocked(r.Context(), tx, c, r.PathValue("id"))
 		if err != nil {
 			return err
 		}
@@ -266,7 +270,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		return err
 	}
 	return list(m, w, r, "subscriptions", func(after string, limit int) ([]Subscription, error) {
-		rows, err := m.store.Pool().Query(r.Context(), `
+		found, err := postgres.All(r.Context(), m.store.Pool(), "list subscriptions", scanSubscription, `
 			SELECT `+subscriptionColumns+` FROM webhook_subscriptions s
 			WHERE s.organization_id = $1 AND s.deleted_at IS NULL AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
 			  AND ($3::uuid IS NULL OR s.id < $3) AND ($2::uuid[] IS NULL OR NOT $5 = ANY (s.events))
@@ -274,12 +278,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 		if err != nil {
 			return nil, err
 		}
-		found, err := pgx.CollectRows(rows, scanSubscription)
-		shown := make([]Subscription, len(found))
-		for i := range found {
-			shown[i] = found[i].Subscription
-		}
-		return shown, err
+		return page.Views(found, func(s subscription) Subscription { return s.Subscription }), nil
 	}, func(s Subscription) string { return s.ID })
 }
 
@@ -313,7 +312,7 @@ func (m *Module) RotateSecret(w http.ResponseWriter, r *http.Request, c *access.
 	var row subscription
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		var err error
-		if row, err = m.find(r.Context(), tx, c, r.PathValue("id"), true); err != nil {
+		if row, err = m.findLocked(r.Context(), tx, c, r.PathValue("id")); err != nil {
 			return err
 		}
 		if err := reply.IfMatch(r, row.Subscription); err != nil {

@@ -18,6 +18,7 @@ import (
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres"
 )
 
 // list answers one page of a list that is ordered by descending id.
@@ -30,7 +31,7 @@ func list[T any](m *Module, w http.ResponseWriter, r *http.Request, plural strin
 	}
 	rows, err := fetch(after, window.Fetch())
 	if err != nil {
-		return fmt.Errorf("list %s: %w", plural, err)
+		return err
 	}
 	rows, next := page.Cut(window, rows, func(row T) any { return idOf(row) })
 	return reply.JSON(w, http.StatusOK, page.List(plural, rows, next))
@@ -40,7 +41,7 @@ var deliveryStatuses = []string{"pending", "delivered", "failed", "dead"}
 
 // Deliveries serves GET /api/v1/webhooks/subscriptions/{id}/deliveries, newest first.
 func (m *Module) Deliveries(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	s, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"), false)
+	s, err := m.find(r.Context(), m.store.Pool(), c, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -49,14 +50,10 @@ func (m *Module) Deliveries(w http.ResponseWriter, r *http.Request, c *access.Ca
 		return problem.Newf(problem.Invalid, "invalid_status", "status must be one of %v", deliveryStatuses)
 	}
 	return list(m, w, r, "deliveries", func(after string, limit int) ([]Delivery, error) {
-		rows, err := m.store.Pool().Query(r.Context(), `
+		return postgres.All(r.Context(), m.store.Pool(), "list deliveries", scanDelivery, `
 			SELECT `+deliveryColumns+` FROM webhook_deliveries d
 			WHERE d.subscription_id = $1 AND ($2 = '' OR d.status = $2) AND ($3::uuid IS NULL OR d.id < $3)
 			ORDER BY d.id DESC LIMIT $4`, s.ID, status, optional(after), limit)
-		if err != nil {
-			return nil, err
-		}
-		return pgx.CollectRows(rows, scanDelivery)
 	}, func(d Delivery) string { return d.ID })
 }
 
@@ -67,15 +64,11 @@ func (m *Module) DeadLetters(w http.ResponseWriter, r *http.Request, c *access.C
 		return err
 	}
 	return list(m, w, r, "dead_letters", func(after string, limit int) ([]Delivery, error) {
-		rows, err := m.store.Pool().Query(r.Context(), `
+		return postgres.All(r.Context(), m.store.Pool(), "list dead letters", scanDelivery, `
 			SELECT `+deliveryColumns+` FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.id = d.subscription_id
 			WHERE d.status = 'dead' AND s.organization_id = $1 AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
 			  AND ($3::uuid IS NULL OR d.id < $3) AND s.deleted_at IS NULL
 			ORDER BY d.id DESC LIMIT $4`, c.Caller.OrganizationID, projects, optional(after), limit)
-		if err != nil {
-			return nil, err
-		}
-		return pgx.CollectRows(rows, scanDelivery)
 	}, func(d Delivery) string { return d.ID })
 }
 
@@ -97,7 +90,7 @@ func (m *Module) Retry(w http.ResponseWriter, r *http.Request, c *access.Call) e
 	if err != nil {
 		return fmt.Errorf("read delivery: %w", err)
 	}
-	if _, err := m.find(r.Context(), m.store.Pool(), c, subscriptionID, false); err != nil {
+	if _, err := m.find(r.Context(), m.store.Pool(), c, subscriptionID); err != nil {
 		return err
 	}
 	var revived Delivery
@@ -135,7 +128,7 @@ func (m *Module) Recover(w http.ResponseWriter, r *http.Request, c *access.Call)
 	}
 	var recovered int64
 	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		s, err := m.find(r.Context(), tx, c, r.PathValue("id"), true)
+		s, err := m.findLocked(r.Context(), tx, c, r.PathValue("id"))
 		if err != nil {
 			return err
 		}
@@ -158,7 +151,7 @@ func (m *Module) Recover(w http.ResponseWriter, r *http.Request, c *access.Call)
 func (m *Module) Test(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	var queued Delivery
 	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		s, err := m.find(r.Context(), tx, c, r.PathValue("id"), false)
+		s, err := m.find(r.Context(), tx, c, r.PathValue("id"))
 		if err != nil {
 			return err
 		}
