@@ -70,9 +70,9 @@ func (g *Guard) Check(ctx context.Context, raw string) error {
 		return err
 	}
 	if err != nil { // does not resolve
-		return g.checkScheme(u, nil)
+		return g.checkScheme(u.Scheme, nil)
 	}
-	return g.checkScheme(u, addresses)
+	return g.checkScheme(u.Scheme, addresses)
 }
 
 func parse(raw string) (*url.URL, error) {
@@ -100,8 +100,8 @@ func parse(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-func (g *Guard) checkScheme(u *url.URL, addresses []netip.Addr) error {
-	if u.Scheme == "https" || g.config.AllowHTTP {
+func (g *Guard) checkScheme(scheme string, addresses []netip.Addr) error {
+	if scheme == "https" || g.config.AllowHTTP {
 		return nil
 	}
 	for _, a := range addresses {
@@ -118,12 +118,27 @@ func (g *Guard) checkScheme(u *url.URL, addresses []netip.Addr) error {
 // DialContext connects to host:port after judging every address of the host. One bad
 // address spoils the name: a mixture is how rebinding is tried.
 func (g *Guard) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return g.dial(ctx, network, address, "https")
+}
+
+// DialPlain is DialContext for http URLs: the addresses must be vouched for unless
+// plain http is allowed everywhere.
+func (g *Guard) DialPlain(ctx context.Context, network, address string) (net.Conn, error) {
+	return g.dial(ctx, network, address, "http")
+}
+
+// dial connects to the first address of a host that answers. The name is looked up
+// once, so that what is dialled is what was judged.
+func (g *Guard) dial(ctx context.Context, network, address, scheme string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("split target address: %w", err)
 	}
 	addresses, err := g.addresses(ctx, host)
 	if err != nil {
+		return nil, err
+	}
+	if err := g.checkScheme(scheme, addresses); err != nil {
 		return nil, err
 	}
 	var lastErr error
@@ -135,29 +150,6 @@ func (g *Guard) DialContext(ctx context.Context, network, address string) (net.C
 		lastErr = err
 	}
 	return nil, lastErr
-}
-
-// DialPlain is DialContext for http URLs: the addresses must be vouched for unless
-// plain http is allowed everywhere.
-func (g *Guard) DialPlain(ctx context.Context, network, address string) (net.Conn, error) {
-	if !g.config.AllowHTTP {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, fmt.Errorf("split target address: %w", err)
-		}
-		addresses, err := g.addresses(ctx, host)
-		if err != nil {
-			return nil, err
-		}
-		if err := g.checkScheme(&url.URL{Scheme: "http"}, addresses); err != nil {
-			return nil, err
-		}
-		if len(addresses) > 0 { // dial what was judged, not what a second look-up says
-			_, port, _ := net.SplitHostPort(address)
-			return g.dialer.DialContext(ctx, network, net.JoinHostPort(addresses[0].String(), port))
-		}
-	}
-	return g.DialContext(ctx, network, address)
 }
 
 // addresses resolves a host and judges all that it resolves to.
