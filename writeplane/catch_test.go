@@ -269,6 +269,44 @@ func TestUploadRefusesInTheOrderOfTheSpecificationAndLeavesNothing(t *testing.T)
 	c.files(t, 0)
 }
 
+// Each body announces a megabyte more, which never comes: the answer must.
+func TestAFileThatIsRefusedNeedNotTravel(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{MaxFileBytes: 1000})
+	for name, f := range map[string]struct {
+		fields []string
+		code   string
+	}{
+		"wrong kind":     {[]string{"kind", "zip", "file", "x:" + strings.Repeat("a", 900)}, "invalid_kind"},
+		"file too large": {[]string{"kind", "js_sourcemap", "file", "x:" + strings.Repeat("a", 1001)}, "file_too_large"},
+		"second file":    {[]string{"kind", "js_sourcemap", "file", "x:1", "file", "y:1"}, "invalid_body"},
+	} {
+		body, contentType := form(t, f.fields...)
+		sent, end := io.Pipe()
+		beginning := body.Bytes()[:bytes.LastIndexByte(bytes.TrimSpace(body.Bytes()), '\n')] // without the last boundary
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		t.Cleanup(cancel)
+		request, err := http.NewRequestWithContext(ctx, "POST", c.server.URL+"/api/v1/catch/symbols?project_id="+c.founding.ProjectID,
+			io.MultiReader(bytes.NewReader(beginning), sent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.ContentLength = int64(len(beginning)) + 1<<20
+		request.Header.Set("Content-Type", contentType)
+		request.Header.Set("Authorization", "Bearer "+c.tokens["editor"])
+		response, err := c.server.Client().Do(request)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var answer struct{ Error string }
+		err = json.NewDecoder(response.Body).Decode(&answer)
+		_, _ = end.Close(), response.Body.Close()
+		if err != nil || response.StatusCode != 400 || answer.Error != f.code {
+			t.Errorf("%s: %d %+v, %v", name, response.StatusCode, answer, err)
+		}
+	}
+}
+
 func TestBodyWithoutLengthIsStoppedAtTheCap(t *testing.T) {
 	t.Parallel()
 	c := newCatch(t, symbols.Config{MaxFileBytes: 1 << 30, MaxBodyBytes: 100_000})

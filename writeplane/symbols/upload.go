@@ -146,8 +146,9 @@ func broken(err error) error {
 	return invalidBody("the multipart body is malformed or broke off")
 }
 
+// part takes one part of the form. It leaves a part that it refuses unread: closing it
+// would read it to its end, and a file may be half a gigabyte that is still to come.
 func (u *upload) part(part *multipart.Part) error {
-	defer part.Close()
 	name := part.FormName()
 	if name == "file" {
 		return u.file(part)
