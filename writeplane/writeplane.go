@@ -79,6 +79,8 @@ type Plane struct {
 	api, ops net.Listener
 	group    serve.Group
 
+	publisher *down.Publisher
+
 	ingestion ingestion
 	table     []Route
 
@@ -116,11 +118,10 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	p.group.Add("key usage at edges", func(ctx context.Context) error { return p.Access.HearUses(ctx, p.conn) })
 
 	leases := lease.New(p.db.App, id.New())
-	publisher, err := newPublisher(p.db, p.conn, leases, config.StreamReplicas)
-	if err != nil {
+	if p.publisher, err = newPublisher(p.db, p.conn, leases, config.StreamReplicas); err != nil {
 		return nil, err
 	}
-	p.group.Add("publisher", publisher.Run)
+	p.group.Add("publisher", p.publisher.Run)
 
 	if p.blobs, err = blobs.Open(ctx, config.Blobs, p.db.App); err != nil {
 		return nil, err
@@ -274,12 +275,32 @@ type Status struct {
 	NATS     string `json:"nats"`     // connected, reconnecting, …
 
 	// State is how far what edges serve is on its way to them; null when Postgres is away.
-	State     []publish.LaneStatus `json:"state"`
-	Ingestion IngestionStatus      `json:"ingestion"`
+	State      []publish.LaneStatus `json:"state"`
+	Publishing PublishingStatus     `json:"publishing"`
+	Ingestion  IngestionStatus      `json:"ingestion"`
+}
+
+// PublishingStatus is this process's part in sending state to the edges: one of the planes leads at a time.
+type PublishingStatus struct {
+	Leading bool   `json:"leading"`
+	Fault   string `json:"fault,omitempty"` // why it cannot lead, or why a lane stands still
+}
+
+func (p *Plane) publishingStatus() PublishingStatus {
+	publisher := p.publisher.Status()
+	s := PublishingStatus{Leading: publisher.Leading}
+	faults := []error{publisher.Err}
+	for _, lane := range publisher.Lanes {
+		faults = append(faults, lane.Err)
+	}
+	if err := errors.Join(faults...); err != nil {
+		s.Fault = err.Error()
+	}
+	return s
 }
 
 func (p *Plane) status(ctx context.Context) any {
-	s := Status{Postgres: "ok", NATS: p.conn.Status().String(), Ingestion: p.ingestionStatus(ctx)}
+	s := Status{Postgres: "ok", NATS: p.conn.Status().String(), Publishing: p.publishingStatus(), Ingestion: p.ingestionStatus(ctx)}
 	if err := p.Ready(ctx); err != nil {
 		s.Postgres = err.Error()
 	}

@@ -264,6 +264,9 @@ func TestHaltAndRollbackHoldAtEveryEdgeWithoutTheCentre(t *testing.T) {
 			t.Errorf("edge %d has tag %s at %s, edge 0 %s at %s", i, h.tag, h.Revision, before.tag, before.Revision)
 		}
 	}
+	if _, answer, _ := c.do("GET", c.plane.OperatorURL()+"/status", ""); !strings.Contains(answer, `"leading": true`) {
+		t.Errorf("the only plane does not say that it publishes: %s", answer)
+	}
 
 	c.centre.end(t)
 	c.nats.Stop()
