@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,8 +136,8 @@ func (t *tokens) render() error {
 	set := struct {
 		Keys []jwk `json:"keys"`
 	}{}
-	for kid, public := range t.verify {
-		set.Keys = append(set.Keys, jwk{"OKP", "Ed25519", base64.RawURLEncoding.EncodeToString(public), kid, "EdDSA", "sig"})
+	for _, kid := range slices.Sorted(maps.Keys(t.verify)) { // every process gives the same text
+		set.Keys = append(set.Keys, jwk{"OKP", "Ed25519", base64.RawURLEncoding.EncodeToString(t.verify[kid]), kid, "EdDSA", "sig"})
 	}
 	var err error
 	t.jwks, err = json.Marshal(set)
