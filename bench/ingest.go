@@ -40,18 +40,35 @@ func ingest(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer func() { _ = edge.Stop(stopTime) }()
+	if err := b.takeIn(ctx, edge, project, ""); err != nil {
+		return err
+	}
+	// The generator has one core with the centre together. This shows what the edge does when the other half of that
+	// core is the generator's too.
+	if err := b.stage.PausePostgres(ctx); err != nil {
+		return err
+	}
+	defer b.stage.ResumePostgres()
+	return b.takeIn(ctx, edge, project, ", database stopped")
+}
+
+// takeIn measures single events and batches at an edge.
+func (b *bench) takeIn(ctx context.Context, edge *stage.Edge, project stage.Project, condition string) error {
 	track := trackRequest(edge, project)
-	err = b.measure(ctx, pair{
-		scenario: "ingest", name: "single track, synced", target: 0.5, status: 200, edge: edge, conns: ingestConns, sample: track,
+	single := pair{
+		scenario: "ingest", name: "single track, synced" + condition, status: 200, edge: edge, conns: ingestConns, sample: track,
 		requests: func(worker int) load.Source { return counting(track, worker) },
-	})
-	if err != nil {
+	}
+	if condition == "" {
+		single.target = 0.5
+	}
+	if err := b.measure(ctx, single); err != nil {
 		return err
 	}
 	batch := batchRequest(edge, project, batchSize)
 	return b.measure(ctx, pair{
-		scenario: "ingest", name: "batches of 100, one core", status: 200, edge: edge, conns: 8, sample: batch, requests: load.Same(batch),
-		times: batchSize, unit: "events/s",
+		scenario: "ingest", name: "batches of 100, one core" + condition, status: 200, edge: edge, conns: 8, sample: batch,
+		requests: load.Same(batch), times: batchSize, unit: "events/s",
 	})
 }
 

@@ -98,7 +98,7 @@ const serialWidth = 12
 func counting(request []byte, worker int) load.Source {
 	request = bytes.Clone(request)
 	at := bytes.Index(request, bytes.Repeat([]byte("0"), serialWidth))
-	next := int64(worker) * 1_000_000_000
+	next := int64(worker) * 100_000_000 // room for 9,000 workers
 	return func() []byte {
 		next++
 		strconv.AppendInt(request[:at], 100_000_000_000+next, 10) // in place: twelve digits over twelve
