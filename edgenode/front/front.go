@@ -94,7 +94,10 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.Drain)
 	defer cancel()
-	if err := server.ShutdownWithContext(drain); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	err := server.ShutdownWithContext(drain)
+	_ = ln.Close() // a server that had not begun yet did not know of it
+	<-served
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("stop serving: %w", err)
 	}
 	return nil

@@ -44,6 +44,25 @@ func start(t *testing.T, handler fasthttp.RequestHandler, limits Limits) string 
 	return ln.Addr().String()
 }
 
+// A server that is ended before it has begun does not go on listening.
+func TestEndedBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Serve(ended, ln, func(*fasthttp.RequestCtx) {}, Limits{}); err != nil {
+			t.Error(err)
+		}
+		if err := ln.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("the listener was still open (%v)", err)
+		}
+	}
+}
+
 // talk sends raw bytes and returns everything that comes back until the server closes the connection.
 func talk(t *testing.T, address, sent string) string {
 	t.Helper()
