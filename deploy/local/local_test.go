@@ -80,6 +80,34 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
+// dataFolder is removed when the test has ended. PostgreSQL outlives a killed child for a moment and writes until then,
+// so removing is tried again.
+func dataFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "skerry-up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		retry := time.NewTicker(20 * time.Millisecond)
+		defer retry.Stop()
+		deadline := time.After(30 * time.Second)
+		for {
+			err := os.RemoveAll(dir)
+			if err == nil {
+				return
+			}
+			select {
+			case <-retry.C:
+			case <-deadline:
+				t.Error(err)
+				return
+			}
+		}
+	})
+	return dir
+}
+
 // launch starts a child on data, which is killed at the latest with the test.
 func launch(t *testing.T, data string) *run {
 	t.Helper()
@@ -197,7 +225,7 @@ func (r *run) events(of string) string {
 // TestEverythingSurvivesKillNine is the main promise, on a folder that
 // PostgreSQL's account could not walk to.
 func TestEverythingSurvivesKillNine(t *testing.T) {
-	parent := filepath.Join(t.TempDir(), "locked")
+	parent := filepath.Join(dataFolder(t), "locked")
 	if err := os.Mkdir(parent, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +332,7 @@ func checkMetricsAreDocumented(t *testing.T, r *run) {
 }
 
 func TestSecondUpOnTheSameFolderIsRefused(t *testing.T) {
-	data := t.TempDir()
+	data := dataFolder(t)
 	r := up(t, data)
 	err := Run(t.Context(), Config{Data: data, Edges: 1, ListenEdge: "127.0.0.1:0", ListenWritePlane: "127.0.0.1:0", Out: io.Discard, Program: "skerry"})
 	want := fmt.Sprintf("another skerry up (process %d) runs on %s: stop it, or give another --data", r.cmd.Process.Pid, data)
@@ -320,7 +348,7 @@ func TestSecondUpOnTheSameFolderIsRefused(t *testing.T) {
 }
 
 func TestPostgresThatDiesIsStartedAgain(t *testing.T) {
-	data := t.TempDir()
+	data := dataFolder(t)
 	r := up(t, data)
 	raw, err := os.ReadFile(filepath.Join(data, "postgres", "cluster", "postmaster.pid"))
 	if err != nil {
@@ -346,7 +374,7 @@ func TestPostgresThatDiesIsStartedAgain(t *testing.T) {
 }
 
 func TestKilledWhileStartingIsTakenUp(t *testing.T) {
-	data := t.TempDir()
+	data := dataFolder(t)
 	killed := launch(t, data)
 	// As soon as the plan is on disk the making begins.
 	for {
