@@ -114,19 +114,25 @@ func (r *router) find(path []byte) (*entry, []byte) {
 
 // plain decodes the percent-coding of letters, digits and "-._~", which need none: a path with it is the same path (RFC 3986
 // section 6.2.2.2). Any other character means something else plain than coded, so it stays as it is.
-func plain(path []byte) []byte {
-	at := bytes.IndexByte(path, '%')
+func plain(path []byte) []byte { return decode(path, unreserved) }
+
+// unescape decodes percent-coding; what is not valid stays as it is.
+func unescape(segment []byte) []byte { return decode(segment, func(byte) bool { return true }) }
+
+// decode decodes the percent-coding of the wanted bytes. A text that has none is not copied.
+func decode(text []byte, wanted func(byte) bool) []byte {
+	at := bytes.IndexByte(text, '%')
 	if at < 0 {
-		return path
+		return text
 	}
-	out := append(make([]byte, 0, len(path)), path[:at]...)
-	for i := at; i < len(path); i++ {
-		if c, ok := coded(path[i:]); ok && unreserved(c) {
+	out := append(make([]byte, 0, len(text)), text[:at]...)
+	for i := at; i < len(text); i++ {
+		if c, ok := coded(text[i:]); ok && wanted(c) {
 			out = append(out, c)
 			i += 2
 			continue
 		}
-		out = append(out, path[i])
+		out = append(out, text[i])
 	}
 	return out
 }
@@ -141,24 +147,6 @@ func coded(text []byte) (byte, bool) {
 		return 0, false
 	}
 	return byte(hexDigit(text[1])<<4 | hexDigit(text[2])), true
-}
-
-// unescape decodes percent-coding; what is not valid stays as it is.
-func unescape(segment []byte) []byte {
-	if bytes.IndexByte(segment, '%') < 0 {
-		return segment
-	}
-	out := make([]byte, 0, len(segment))
-	for i := 0; i < len(segment); i++ {
-		c, ok := coded(segment[i:])
-		if !ok {
-			out = append(out, segment[i])
-			continue
-		}
-		out = append(out, c)
-		i += 2
-	}
-	return out
 }
 
 func hexDigit(c byte) int {
