@@ -181,20 +181,25 @@ func TestLargeBodiesStreamBothWays(t *testing.T) {
 	}
 }
 
-func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
-	t.Parallel()
-	answered := make(chan struct{})
-	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+// answersEarly is an edge before a write plane that answers without reading the body, and
+// keeps the connection until the test has seen the answer.
+func answersEarly(t *testing.T, status, body string) (address string, answered chan struct{}) {
+	answered = make(chan struct{})
+	return edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		const body = `{"error":"payload_too_large"}`
-		_, _ = fmt.Fprintf(c, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
 		<-answered
 		_ = c.Close()
-	}))
+	})), answered
+}
+
+func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
+	t.Parallel()
+	address, answered := answersEarly(t, "413 Too Large", `{"error":"payload_too_large"}`)
 	for range 3 {
 		resp, got := do(t, "POST", "http://"+address+"/", bytes.NewReader(make([]byte, 30<<20)))
 		if resp.StatusCode != 413 || got != `{"error":"payload_too_large"}` {
@@ -207,18 +212,7 @@ func TestEarlyAnswerArrivesThoughTheBodyIsNotRead(t *testing.T) {
 // The client sends the rest only when it has its answer.
 func TestEarlyAnswerArrivesThoughTheClientStopsSending(t *testing.T) {
 	t.Parallel()
-	answered := make(chan struct{})
-	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
-		c, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		const body = `{"error":"Invalid token"}`
-		_, _ = fmt.Fprintf(c, "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		<-answered
-		_ = c.Close()
-	}))
+	address, answered := answersEarly(t, "401 Unauthorized", `{"error":"Invalid token"}`)
 	for range 3 {
 		rest, end := io.Pipe()
 		resp, got := do(t, "POST", "http://"+address+"/", io.MultiReader(bytes.NewReader(make([]byte, 100_000)), rest))
