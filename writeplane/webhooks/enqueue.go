@@ -38,8 +38,9 @@ type auditEnvelope struct {
 // message is one event that may interest somebody. Its body is made when it does.
 type message struct {
 	id, organization, event string
-	project, environment    string // empty where the event has none
-	except                  string // the subscription whose own failure this is about
+	project, environment    string   // empty where the event has none
+	patterns                []string // any of which makes a subscription hear it
+	except                  string   // the subscription whose own failure this is about
 	body                    func() ([]byte, error)
 }
 
@@ -98,7 +99,8 @@ func queue(tx *postgres.Pipeline, subscribers []subscriber, m message, now time.
 }
 
 func eventMessage(e commit.Event, now time.Time) message {
-	m := message{id: id.New(), organization: e.OrganizationID, event: e.Name, project: e.ProjectID, environment: e.Environment}
+	m := message{id: id.New(), organization: e.OrganizationID, event: e.Name, project: e.ProjectID, environment: e.Environment,
+		patterns: patternsFor(e.Name)}
 	if failed, ok := e.Data.(deliveryFailed); ok {
 		m.except = failed.SubscriptionID
 	}
@@ -112,7 +114,8 @@ func eventMessage(e commit.Event, now time.Time) message {
 }
 
 func auditMessage(e commit.StoredEntry, now time.Time) message {
-	m := message{id: id.New(), organization: e.OrganizationID, event: EventAuditEntry, project: e.ProjectID}
+	m := message{id: id.New(), organization: e.OrganizationID, event: EventAuditEntry, project: e.ProjectID,
+		patterns: patternsFor(EventAuditEntry)}
 	if e.Action == EventDeliveryFailed {
 		m.except = e.ResourceID
 	}

@@ -72,5 +72,5 @@ func (s *subscriber) hears(m *message) bool {
 		m.event == EventAuditEntry && !s.Audited:
 		return false
 	}
-	return slices.ContainsFunc(patternsFor(m.event), func(p string) bool { return slices.Contains(s.Events, p) })
+	return slices.ContainsFunc(m.patterns, func(p string) bool { return slices.Contains(s.Events, p) })
 }
