@@ -65,6 +65,37 @@ func TestReaderStopsWhereTransactionsAreWhole(t *testing.T) {
 	}
 }
 
+// A floor at or below the position before the first gap is no news: what was purged had been read.
+func TestWhatAFloorMayHaveTakenUnread(t *testing.T) {
+	t.Parallel()
+	read := func(f *fold, position, txLast replication.Position, seq, end uint64) {
+		d := replication.Document{Position: position, TxLast: txLast, Through: txLast}
+		if _, err := f.read(&d, seq, func() (uint64, error) { return end, nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range []struct {
+		name      string
+		read      func(f *fold)
+		p, floor  replication.Position
+		mayBeLost bool
+	}{
+		{"nothing missing", func(f *fold) { read(f, 8, 8, 8, 8) }, 9, 8, false},
+		{"a gap in front of the marker", func(f *fold) { read(f, 8, 9, 8, 8) }, 10, 9, true},
+		{"a gap in front of the marker, the floor before it", func(f *fold) { read(f, 8, 9, 8, 8) }, 10, 8, false},
+		{"a gap further up", func(f *fold) { read(f, 9, 9, 9, 12) }, 10, 8, true},
+		{"of two gaps the first counts", func(f *fold) { read(f, 9, 9, 9, 12); read(f, 11, 11, 11, 12) }, 12, 8, true},
+		{"a gap behind which all is whole again", func(f *fold) { read(f, 9, 9, 9, 9) }, 10, 8, false},
+		{"the first document of all", func(f *fold) { *f = fold{} }, 10, 9, false},
+	} {
+		f := fold{at: 7}
+		c.read(&f)
+		if got := f.missed(c.p, c.floor); got != c.mayBeLost {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
 func TestReaderThatCannotAskIsNotWhole(t *testing.T) {
 	t.Parallel()
 	var f fold

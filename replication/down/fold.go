@@ -1,6 +1,10 @@
 package down
 
-import "skerry/replication"
+import (
+	"cmp"
+
+	"skerry/replication"
+)
 
 // fold tells, while a lane is read in order, when what has been read is whole transactions.
 //
@@ -15,11 +19,15 @@ import "skerry/replication"
 //     (its Through): a version that the publisher did not find any more had been replaced at or below it.
 //
 // The obvious rule, to stop at any transaction's last position, would serve half of the transactions around every gap.
+//
+// A tombstone past its age leaves the stream with nothing in its place. The marker whose floor says so is in the stream
+// before, so it is read before what has the gap is whole; see missed.
 type fold struct {
 	at      replication.Position // the last position read
 	through replication.Position // to be reached, because of a gap
 	gap     bool                 // met since the stream was last asked for its end
 	end     uint64               // the stream's end as last asked for; to be reached
+	first   replication.Position // the last position before the first gap since all was whole; 0: none
 }
 
 // read takes the next document, which has the stream sequence seq and a position past the last. It returns whether all
@@ -29,9 +37,24 @@ func (f *fold) read(d *replication.Document, seq uint64, lastSeq func() (uint64,
 	if d.Position != f.at+1 {
 		f.gap = true
 		f.through = max(f.through, d.Through)
+		f.first = cmp.Or(f.first, f.at)
 	}
 	f.at = d.Position
-	return f.whole(d, seq, lastSeq)
+	whole, err := f.whole(d, seq, lastSeq)
+	if whole {
+		f.first = 0
+	}
+	return whole, err
+}
+
+// missed tells, before the document at p is read, whether what is not whole yet may lack a tombstone at or below the floor.
+// Nothing can be lacked in front of the first document of all.
+func (f *fold) missed(p, floor replication.Position) bool {
+	from := f.first
+	if from == 0 && p != f.at+1 {
+		from = f.at
+	}
+	return from != 0 && from < floor
 }
 
 func (f *fold) whole(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {

@@ -65,9 +65,6 @@ func (r *reader) goLive() {
 // begin compares the disk with the stream.
 func (r *reader) begin(ctx context.Context) error {
 	f := r.follower
-	if f.anew {
-		return r.beginAnew()
-	}
 	cursor, have := f.disk.Cursor(f.lane)
 	info, err := r.stream.Info(ctx)
 	if err != nil {
@@ -77,16 +74,17 @@ func (r *reader) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if have && epoch == cursor.Epoch && info.State.LastSeq >= cursor.Seq && cursor.Position >= marker.Floor {
+	if !f.anew && have && epoch == cursor.Epoch && info.State.LastSeq >= cursor.Seq && cursor.Position >= marker.Floor {
 		r.fold.at, r.floor, r.marked = cursor.Position, cursor.Floor, true
 		r.moveTo(cursor.Epoch, cursor.Seq)
 		r.goLive()
 		return nil
 	}
+	r.floor = marker.Floor
 	return r.beginAnew()
 }
 
-// beginAnew makes the reader take everything. The caller reads from the stream's beginning.
+// beginAnew makes the reader take everything, from the beginning of the stream.
 func (r *reader) beginAnew() error {
 	generation, err := r.follower.disk.Begin(r.follower.lane)
 	if err != nil {
@@ -177,6 +175,12 @@ func (r *reader) keep(d *replication.Document) error {
 		}
 		if marker.Epoch != d.Epoch.String() {
 			return fmt.Errorf("marker of epoch %s in epoch %s", marker.Epoch, d.Epoch)
+		}
+		// Tombstones below the floor that the session began with are no loss: their subjects' older versions had left the
+		// stream, or the disk had read past them.
+		if marker.Floor > r.floor && r.fold.missed(d.Position, marker.Floor) {
+			r.follower.anew = true
+			return fmt.Errorf("deletions up to position %d were purged while the edge read them", marker.Floor)
 		}
 		r.marked, r.floor = true, max(r.floor, marker.Floor)
 	}
