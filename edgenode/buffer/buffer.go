@@ -279,7 +279,7 @@ func (b *Buffer) Close() error {
 	b.mu.Unlock()
 	b.stop()
 	b.stopped.Wait()
-	b.free(true)
+	b.freeAll()
 	err := b.db.Close()
 	if closeErr := b.lock.Close(); err == nil {
 		err = closeErr

@@ -170,7 +170,7 @@ func TestWhatIsStoredIsFreedAndCountedForEver(t *testing.T) {
 	}
 	in := b.Incarnation()
 	must(t, b.Stored(in, up.LaneEvent, 7)) // inside the fourth block
-	b.free(true)
+	b.freeAll()
 	equal(t, "left", drain(t, b, in, up.LaneEvent, 8, 1), []string{"x", "e4", "x", "e5", "x", "e6", "x", "e7", "x", "e8", "x", "e9", "x"})
 	batch, _, err := b.Read(context.Background(), in, up.LaneEvent, 1, 1)
 	if must(t, err); batch.First != 7 {
@@ -192,7 +192,7 @@ func TestWhatIsStoredIsFreedAndCountedForEver(t *testing.T) {
 	check(b, 20, 13)
 	must(t, b.Append(block(up.LaneEvent, "f")))
 	must(t, b.Stored(in, up.LaneEvent, 1000)) // more than there is
-	b.free(true)
+	b.freeAll()
 	check(b, 21, 1)
 	if n := keys(t, b, prefixLog); n != 1 {
 		t.Errorf("%d log entries left, want 1", n)
@@ -229,7 +229,7 @@ func TestFreedBytesComeBack(t *testing.T) {
 		t.Errorf("%d blocks of 200 KiB in 1 MiB, want 5", n)
 	}
 	must(t, b.Stored(b.Incarnation(), up.LaneEvent, 2))
-	b.free(true)
+	b.freeAll()
 	must(t, b.Append(big()))
 	must(t, b.Append(big()))
 	if err := b.Append(big()); !errors.Is(err, ErrFull) {
@@ -552,7 +552,7 @@ func TestOneHistoryManySettings(t *testing.T) {
 			case 1:
 				take()
 			case 2:
-				b.free(true)
+				b.freeAll()
 			case 3:
 				s := b.NewSpool()
 				must(t, s.Block(block(up.LaneEvent, "never")))
@@ -638,12 +638,12 @@ func TestSpooledPayloadsArriveWhole(t *testing.T) {
 		t.Error("unstorable payload is not as sent")
 	}
 	must(t, b.Stored(in, up.LaneEvent, 5))
-	b.free(true)
+	b.freeAll()
 	if n := keys(t, b, prefixPiece); n != 5 { // those of the people lane
 		t.Errorf("%d pieces left, want 5", n)
 	}
 	must(t, b.Stored(in, up.LanePeople, 1))
-	b.free(true)
+	b.freeAll()
 	if n := keys(t, b, prefixPiece) + keys(t, b, prefixChunk) + keys(t, b, prefixSpooled); n != 0 || b.Status().Bytes != 0 {
 		t.Errorf("%d keys and %d bytes left", n, b.Status().Bytes)
 	}

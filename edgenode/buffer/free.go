@@ -47,19 +47,22 @@ func (b *Buffer) freeLoop(ctx context.Context) {
 				b.growth.sample(b.held)
 				b.mu.Unlock()
 			}
-			b.free(false)
+			b.freeWhere(b.dueLocked)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// free deletes what the centre has stored, where it is worth it or all is asked for.
-func (b *Buffer) free(all bool) {
+// freeAll deletes everything that the centre has stored.
+func (b *Buffer) freeAll() { b.freeWhere(func(*life, up.Lane) bool { return true }) }
+
+// freeWhere deletes what the centre has stored of the lanes for which it is wanted. It asks with mu held.
+func (b *Buffer) freeWhere(wanted func(*life, up.Lane) bool) {
 	b.freeMu.Lock()
 	defer b.freeMu.Unlock()
 	for {
-		l, lane, upTo := b.nextToFree(all)
+		l, lane, upTo := b.nextToFree(wanted)
 		if l == nil {
 			break
 		}
@@ -73,28 +76,30 @@ func (b *Buffer) free(all bool) {
 	}
 }
 
-// nextToFree chooses a lane of a life that has something worth freeing.
-func (b *Buffer) nextToFree(all bool) (*life, up.Lane, uint64) {
+// nextToFree chooses a lane of a life that has something to free and is wanted.
+func (b *Buffer) nextToFree(wanted func(*life, up.Lane) bool) (*life, up.Lane, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.cfg.Now()
 	for _, l := range b.lives {
 		for _, lane := range up.Lanes {
 			s := &l.lanes[lane]
-			if s.stored == s.freed || s.stored == s.tried {
-				continue
-			}
-			bytes := s.bytes - s.gone
-			if pending := s.pending(); pending > 0 {
-				bytes = int64(float64(bytes) * float64(s.stored-s.freed) / float64(s.durable-s.freed)) // about
-			}
-			if all || bytes >= freeBytes || now.Sub(s.freedAt) >= freeAfter || (l != b.life && s.pending() == 0) {
-				s.freedAt, s.tried = now, s.stored
+			if s.stored != s.freed && s.stored != s.tried && wanted(l, lane) {
+				s.freedAt, s.tried = b.cfg.Now(), s.stored
 				return l, lane, s.stored
 			}
 		}
 	}
 	return nil, 0, 0
+}
+
+// dueLocked reports whether what is stored of a lane is worth a tombstone.
+func (b *Buffer) dueLocked(l *life, lane up.Lane) bool {
+	s := &l.lanes[lane]
+	bytes := s.bytes - s.gone
+	if s.pending() > 0 {
+		bytes = int64(float64(bytes) * float64(s.stored-s.freed) / float64(s.durable-s.freed)) // about
+	}
+	return bytes >= freeBytes || b.cfg.Now().Sub(s.freedAt) >= freeAfter || (l != b.life && s.pending() == 0)
 }
 
 // freeLane deletes the entries of the lane that end at upTo or before.
