@@ -27,10 +27,10 @@ func Compile(prev any, env *view.Environment, changed view.Changed) (compiled an
 	}
 	s := &Set{allFlags: before.allFlags, allItems: before.allItems, Cohorts: before.Cohorts}
 	if changed.All || len(changed.Flags) > 0 {
-		s.allFlags = recompile(before.allFlags, env.Flags, changed.Flags, changed.All, func(f *view.Flag) string { return f.Key }, compileFlag)
+		s.allFlags = recompile(before.allFlags, env.Flags, changed.Flags, func(f *view.Flag) string { return f.Key }, compileFlag)
 	}
 	if changed.All || len(changed.Items) > 0 {
-		s.allItems = recompile(before.allItems, env.Items, changed.Items, changed.All, func(i *view.Item) string { return i.Key },
+		s.allItems = recompile(before.allItems, env.Items, changed.Items, func(i *view.Item) string { return i.Key },
 			func(i *view.Item, _ *decide.Entry) (*decide.Entry, error) { return decide.CompileItem(i.Definition) })
 	}
 	if changed.All || len(changed.Cohorts) > 0 || s.Cohorts == nil {
@@ -53,8 +53,9 @@ func Compile(prev any, env *view.Environment, changed view.Changed) (compiled an
 	return s, bytes + 8*(len(s.allFlags)+len(s.allItems)+len(s.open)) + 64*len(env.Cohorts) + len(s.head)
 }
 
-// recompile makes the entries of definitions, in order of key, out of the former entries where nothing changed.
-func recompile[D any](before []*decide.Entry, definitions []D, changed []string, all bool, key func(D) string,
+// recompile makes the entries of definitions, in order of key, out of the former entries where nothing changed. When
+// everything did, there are no former entries.
+func recompile[D any](before []*decide.Entry, definitions []D, changed []string, key func(D) string,
 	compile func(of D, before *decide.Entry) (*decide.Entry, error)) []*decide.Entry {
 	fresh := make(map[string]bool, len(changed))
 	for _, k := range changed {
@@ -70,7 +71,7 @@ func recompile[D any](before []*decide.Entry, definitions []D, changed []string,
 		if len(before) > 0 && before[0].Key == k {
 			former = before[0]
 		}
-		if !all && former != nil && !fresh[k] {
+		if former != nil && !fresh[k] {
 			out = append(out, former)
 			continue
 		}
