@@ -91,10 +91,10 @@ func (d *draft) take(subject replication.Subject, entry store.Entry) {
 func (d *draft) sort() {
 	e := &d.env
 	e.Flags, e.Items, e.Cohorts, e.Surveys = slices.Clone(e.Flags), slices.Clone(e.Items), slices.Clone(e.Cohorts), slices.Clone(e.Surveys)
-	slices.SortFunc(d.env.Flags, func(a, b *Flag) int { return strings.Compare(a.Key, b.Key) })
-	slices.SortFunc(d.env.Items, func(a, b *Item) int { return strings.Compare(a.Key, b.Key) })
-	slices.SortFunc(d.env.Cohorts, func(a, b *Cohort) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(d.env.Surveys, func(a, b *Survey) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(e.Flags, func(a, b *Flag) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(e.Items, func(a, b *Item) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(e.Cohorts, func(a, b *Cohort) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(e.Surveys, func(a, b *Survey) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // apply takes one changed document in. A body that does not parse (a newer version's, say) counts as absent: on every
