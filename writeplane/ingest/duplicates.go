@@ -2,8 +2,8 @@ package ingest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"time"
@@ -11,27 +11,29 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"skerry/replication/up"
 	"skerry/writeplane/identity"
 )
 
-// insertKey is what must be unique within the window: an insert_id in its environment.
-type insertKey struct {
-	scope identity.Scope
-	id    string
-}
+// insertKey is what must be unique within the window: an insert_id in its environment. It
+// is half of a SHA-256, because a row for each costs as much as its event, and short keys
+// half as much as long ones; that two insert_ids ever share one is not to be expected.
+type insertKey = uuid.UUID
 
-func (k insertKey) compare(o insertKey) int {
-	return cmp.Or(bytes.Compare(k.scope.Project[:], o.scope.Project[:]),
-		cmp.Compare(k.scope.Environment, o.scope.Environment), cmp.Compare(k.id, o.id))
+// keyOf also stands in a migration, for the insert_ids of older versions.
+func keyOf(scope identity.Scope, insertID []byte) insertKey {
+	b := make([]byte, 0, 128)
+	b = append(b, scope.Project[:]...)
+	b = append(b, byte(scope.Environment))
+	sum := sha256.Sum256(append(b, insertID...))
+	return insertKey(sum[:len(insertKey{})])
 }
 
 const insertIDsSQL = `
-INSERT INTO insert_ids AS i (project_id, environment, insert_id, received_at)
-SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[])
-ON CONFLICT (project_id, environment, insert_id) DO UPDATE SET received_at = greatest(i.received_at, excluded.received_at)
-WHERE i.received_at <= excluded.received_at - $5::interval OR i.received_at >= excluded.received_at + $5::interval
-RETURNING project_id, environment, insert_id`
+INSERT INTO insert_ids AS i (digest, received_at)
+SELECT * FROM unnest($1::uuid[], $2::timestamptz[])
+ON CONFLICT (digest) DO UPDATE SET received_at = greatest(i.received_at, excluded.received_at)
+WHERE i.received_at <= excluded.received_at - $3::interval OR i.received_at >= excluded.received_at + $3::interval
+RETURNING digest`
 
 // markDuplicates finds the events whose insert_id was stored within the window.
 func markDuplicates(ctx context.Context, tx pgx.Tx, l *load) error {
@@ -41,7 +43,7 @@ func markDuplicates(ctx context.Context, tx pgx.Tx, l *load) error {
 		if r.fate != stored || r.InsertID == nil {
 			continue
 		}
-		key := insertKey{r.scope, string(r.InsertID)}
+		key := keyOf(r.scope, r.InsertID)
 		if before, ok := first[key]; !ok {
 			first[key] = r
 		} else if r.received().Sub(before.received()).Abs() < insertIDWindow {
@@ -51,44 +53,34 @@ func markDuplicates(ctx context.Context, tx pgx.Tx, l *load) error {
 	if len(first) == 0 {
 		return nil
 	}
-	keys := make([]insertKey, 0, len(first))
-	for k := range first {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, insertKey.compare)
-	fresh, err := insertIDs(ctx, tx, keys, first)
+	fresh, err := insertIDs(ctx, tx, first)
 	if err != nil {
-		return err
+		return fmt.Errorf("store insert_ids: %w", err)
 	}
-	for k, r := range first {
-		if !fresh[k] {
-			r.fate = duplicate
-		}
+	for _, key := range fresh {
+		delete(first, key)
+	}
+	for _, r := range first {
+		r.fate = duplicate
 	}
 	return nil
 }
 
-func insertIDs(ctx context.Context, tx pgx.Tx, keys []insertKey, first map[insertKey]*row) (fresh map[insertKey]bool, err error) {
-	projects, environments := make([]uuid.UUID, len(keys)), make([]int16, len(keys))
-	ids, received := make([]string, len(keys)), make([]time.Time, len(keys))
-	for i, k := range keys {
-		projects[i], environments[i], ids[i] = k.scope.Project, int16(k.scope.Environment), k.id
-		received[i] = first[k].received()
+// insertIDs remembers the keys, and returns those that were not there.
+func insertIDs(ctx context.Context, tx pgx.Tx, first map[insertKey]*row) (fresh []insertKey, err error) {
+	keys := make([]insertKey, 0, len(first))
+	for key := range first {
+		keys = append(keys, key)
 	}
-	rows, err := tx.Query(ctx, insertIDsSQL, projects, environments, ids, received, insertIDWindow)
+	// Two lanes that insert in one order cannot wait for each other.
+	slices.SortFunc(keys, func(a, b insertKey) int { return bytes.Compare(a[:], b[:]) })
+	received := make([]time.Time, len(keys))
+	for i, key := range keys {
+		received[i] = first[key].received()
+	}
+	rows, err := tx.Query(ctx, insertIDsSQL, keys, received, insertIDWindow)
 	if err != nil {
-		return nil, fmt.Errorf("store insert_ids: %w", err)
+		return nil, err
 	}
-	fresh = make(map[insertKey]bool, len(keys))
-	var project uuid.UUID
-	var environment int16
-	var id string
-	_, err = pgx.ForEachRow(rows, []any{&project, &environment, &id}, func() error {
-		fresh[insertKey{identity.Scope{Project: project, Environment: up.Environment(environment)}, id}] = true
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("store insert_ids: %w", err)
-	}
-	return fresh, nil
+	return pgx.CollectRows(rows, pgx.RowTo[insertKey])
 }
