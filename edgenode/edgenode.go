@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,6 +35,7 @@ import (
 	"skerry/edgenode/stream"
 	"skerry/edgenode/view"
 	"skerry/pkg/dirlock"
+	"skerry/pkg/problem"
 	"skerry/pkg/serve"
 	"skerry/replication"
 	"skerry/replication/down"
@@ -277,11 +279,11 @@ func (e *Edge) recover(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	id := string(gate.RequestID(ctx))
-	e.config.Log.Error("a handler panicked", "request_id", id, "fault", fault, "stack", stack())
+	e.config.Log.Error("a handler panicked", "request_id", id, "fault", fault, "stack", string(debug.Stack()))
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(fasthttp.StatusInternalServerError)
 	ctx.Response.Header.SetContentType("application/json")
-	ctx.SetBody(internal(id))
+	ctx.SetBody(problem.Internal(id))
 	e.metrics.answered(fasthttp.StatusInternalServerError)
 }
 

@@ -3,19 +3,14 @@ package edgenode
 import (
 	"context"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skerry/edgenode/store"
-	"skerry/pkg/problem"
 	"skerry/pkg/serve"
 	"skerry/replication"
 )
-
-func stack() string             { return string(debug.Stack()) }
-func internal(id string) []byte { return problem.Internal(id) }
 
 // metrics are what /metrics shows of an edge; docs/operations/metrics.md names them.
 type metrics struct {

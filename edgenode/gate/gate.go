@@ -102,7 +102,7 @@ type Pass struct {
 
 // Admit judges a request by its family's rules.
 func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
-	secret := f.secret(ctx)
+	secret := f.Secret(ctx)
 	if len(secret) == 0 {
 		return g.withoutKey(ctx, f)
 	}
@@ -266,13 +266,11 @@ func (g *Gate) trusted(a netip.Addr) bool {
 // Skerry-Stale once the edge has not heard from the centre for a minute.
 func (g *Gate) Begin(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("X-Request-Id")
+	var fresh [32]byte
 	if !usableID(id) {
-		var fresh [32]byte
 		id = appendHex(appendHex(fresh[:0], rand.Uint64()), rand.Uint64())
-		ctx.Response.Header.SetCanonical(nameRequestID, id)
-	} else {
-		ctx.Response.Header.SetCanonical(nameRequestID, id)
 	}
+	ctx.Response.Header.SetCanonical(nameRequestID, id)
 	if stale := g.stale.Load(); stale > 0 {
 		var text [20]byte
 		ctx.Response.Header.SetBytesV("Skerry-Stale", strconv.AppendInt(text[:0], stale, 10))

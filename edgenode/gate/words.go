@@ -99,8 +99,8 @@ func reply(ctx *fasthttp.RequestCtx, a answer) {
 	ctx.SetBodyString(a.body)
 }
 
-// secret is the key's text as the request carries it; empty: none.
-func (f *Family) secret(ctx *fasthttp.RequestCtx) []byte {
+// Secret is the key's text as the request carries it; empty: none. It dies with the handler.
+func (f *Family) Secret(ctx *fasthttp.RequestCtx) []byte {
 	if key := ctx.Request.Header.Peek("X-Api-Key"); len(key) > 0 {
 		return key
 	}
@@ -125,6 +125,3 @@ func equalFold(b []byte, s string) bool {
 	}
 	return len(b) == len(s)
 }
-
-// Secret is the text of the key that an admitted request came with. It dies with the handler.
-func (f *Family) Secret(ctx *fasthttp.RequestCtx) []byte { return f.secret(ctx) }
