@@ -25,9 +25,6 @@ const (
 	OpenFeature Scope = 'o' // the bulk evaluation
 )
 
-// TagLen is the length of a tag, its quotes included.
-const TagLen = 2 + 2*16
-
 // AppendTag appends the strong entity tag of an answer to a context. It needs no evaluation: state and context decide the
 // answer, and positions name the state. All edges make the same tag.
 func AppendTag(dst []byte, scope Scope, env *view.Environment, context [16]byte) []byte {
