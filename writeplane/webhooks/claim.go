@@ -30,43 +30,62 @@ type claimed struct {
 	PreviousUntil  *time.Time
 }
 
-// claimSQL leases what is due. The lock on a subscription's pace row makes its limits
-// (attempts in flight, requests a second) hold over all processes; a row that another
-// process holds is skipped, its work is being claimed there.
+// What the statements of a claim ask of a pace p and its subscription s; $1 is now, $5 how
+// many attempts a proven target may have in flight.
+const (
+	dueSQL = `d.subscription_id = p.subscription_id AND d.next_attempt_at <= $1 AND s.deleted_at IS NULL AND (s.enabled OR d.event = '` + EventTest + `')`
+
+	// Tokens that were counted further ahead than a lease lasts are of a clock that has
+	// been set back since: they would stop the subscription until it is there again.
+	tokensSQL = `
+		CASE WHEN s.rate_limit_per_second IS NULL THEN $5::float8
+		     WHEN p.tokens_at > $1::timestamptz + interval '30 s' THEN s.rate_limit_per_second
+		     ELSE least(s.rate_limit_per_second, p.tokens + extract(epoch FROM $1 - p.tokens_at)::float8 * s.rate_limit_per_second) END`
+
+	// An attempt whose lease ran out is not in flight any more: it has timed out long before.
+	roomSQL = `
+		least(floor(` + tokensSQL + `)::int, CASE WHEN p.proven THEN $5::int ELSE 1 END - (
+			SELECT count(*)::int FROM webhook_deliveries f
+			WHERE f.subscription_id = p.subscription_id AND f.in_flight AND f.next_attempt_at > $1))`
+)
+
+// laneSQL locks the paces of subscriptions that have something due and room for it. Their
+// locks make the limits (attempts in flight, requests a second) hold over all processes; a
+// row that another process holds is skipped, its work is being claimed there. One without
+// room is passed over, or the many of them would use up the limit of a claim.
+const laneSQL = `
+SELECT p.subscription_id::text
+FROM webhook_pace p JOIN webhook_subscriptions s ON s.id = p.subscription_id
+WHERE p.proven = $3 AND ($2::uuid IS NULL OR p.subscription_id = $2)
+  AND EXISTS (SELECT FROM webhook_deliveries d WHERE ` + dueSQL + `) AND ` + roomSQL + ` > 0
+LIMIT $4
+FOR UPDATE OF p SKIP LOCKED`
+
+// claimSQL leases what is due in locked lanes. It is a statement behind the one that took
+// the locks, so its snapshot shows what was claimed by whoever held them before.
 const claimSQL = `
 WITH lane AS (
-	SELECT p.subscription_id AS id,
-	       CASE WHEN p.proven THEN $5 ELSE 1 END AS width,
-	       CASE WHEN s.rate_limit_per_second IS NULL THEN $5::float8
-	            ELSE least(s.rate_limit_per_second, p.tokens + extract(epoch FROM $1 - p.tokens_at)::float8 * s.rate_limit_per_second) END AS tokens
+	SELECT p.subscription_id AS id, ` + tokensSQL + ` AS tokens
 	FROM webhook_pace p JOIN webhook_subscriptions s ON s.id = p.subscription_id
-	WHERE p.proven = $3 AND ($2::uuid IS NULL OR p.subscription_id = $2)
-	  AND EXISTS (SELECT FROM webhook_deliveries d
-	              WHERE d.subscription_id = p.subscription_id AND d.next_attempt_at <= $1
-	                AND ((s.enabled AND s.deleted_at IS NULL) OR d.event = '` + EventTest + `'))
-	LIMIT $4
-	FOR UPDATE OF p SKIP LOCKED
+	WHERE p.subscription_id = ANY ($2::uuid[])
 ), due AS (
-	SELECT d.id, lane.id AS lane
-	FROM lane JOIN webhook_subscriptions s ON s.id = lane.id
+	SELECT d.id, p.subscription_id AS lane
+	FROM webhook_pace p JOIN webhook_subscriptions s ON s.id = p.subscription_id
 	CROSS JOIN LATERAL (
-		SELECT d.id FROM webhook_deliveries d
-		WHERE d.subscription_id = lane.id AND d.next_attempt_at <= $1
-		  AND ((s.enabled AND s.deleted_at IS NULL) OR d.event = '` + EventTest + `')
+		SELECT d.id FROM webhook_deliveries d WHERE ` + dueSQL + `
 		ORDER BY d.next_attempt_at, d.id
-		LIMIT greatest(0, least(floor(lane.tokens)::int, lane.width - (
-			SELECT count(*)::int FROM webhook_deliveries f
-			WHERE f.subscription_id = lane.id AND f.in_flight AND f.next_attempt_at > $1)))
+		LIMIT greatest(0, ` + roomSQL + `)
 		FOR UPDATE SKIP LOCKED
 	) d
-	LIMIT $4
+	WHERE p.subscription_id = ANY ($2::uuid[])
+	LIMIT $3
 ), paced AS (
 	UPDATE webhook_pace p SET tokens = lane.tokens - taken.n, tokens_at = $1
 	FROM lane JOIN (SELECT lane, count(*) AS n FROM due GROUP BY lane) taken ON taken.lane = lane.id
 	WHERE p.subscription_id = lane.id
 ), leased AS (
 	UPDATE webhook_deliveries d SET attempts = attempts + 1, first_attempt_at = coalesce(first_attempt_at, $1),
-	       next_attempt_at = $6, in_flight = true, updated_at = $1
+	       next_attempt_at = $4, in_flight = true, updated_at = $1
 	FROM due WHERE d.id = due.id
 	RETURNING d.id, d.message_id, d.subscription_id, d.event, d.attempts, d.first_attempt_at, d.created_at
 )
@@ -78,16 +97,14 @@ FROM leased l JOIN webhook_subscriptions s ON s.id = l.subscription_id JOIN webh
 // subscription or ("") of all.
 func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription string, proven bool, limit int) ([]claimed, error) {
 	var found []claimed
-	err := postgres.InTx(ctx, pool, func(tx pgx.Tx) error {
+	err := postgres.InPipeline(ctx, pool, func(tx *postgres.Pipeline) error {
 		// A lease lost with the server's last milliseconds only repeats an attempt.
-		if _, err := tx.Exec(ctx, "SET LOCAL synchronous_commit = off"); err != nil {
+		tx.Later("set commit", "SET LOCAL synchronous_commit = off")
+		lanes, err := postgres.All(ctx, tx, "lock subscriptions", pgx.RowTo[string], laneSQL, now, optional(subscription), proven, limit, perSubscription)
+		if err != nil || len(lanes) == 0 {
 			return err
 		}
-		rows, err := tx.Query(ctx, claimSQL, now, optional(subscription), proven, limit, perSubscription, now.Add(lease))
-		if err != nil {
-			return err
-		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[claimed])
+		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, limit, now.Add(lease), perSubscription)
 		return err
 	})
 	if err != nil {

@@ -89,10 +89,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.client.close()
 	defer d.group.Wait()
 	d.group.Go(func() { d.listen(ctx) })
+	d.group.Go(func() { d.keepClean(ctx) })
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	cleanup := time.NewTicker(cleanupInterval)
-	defer cleanup.Stop()
 	for {
 		d.claimAll(ctx)
 		select {
@@ -104,10 +103,6 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case <-time.After(claimGap):
-			}
-		case <-cleanup.C:
-			if err := d.cleanup(ctx); err != nil && ctx.Err() == nil {
-				slog.Warn("webhook log not cleaned", "error", err)
 			}
 		}
 	}

@@ -33,14 +33,15 @@ func (d *Dispatcher) record(ctx context.Context, c claimed, result outcome) erro
 	return d.recordDeath(ctx, c, result, now)
 }
 
-// finishSQL ends an attempt, unless its lease ran out and another attempt began.
+// finishSQL ends an attempt, unless another has begun since: its lease ran out, or somebody
+// asked for a retry, with which attempts are counted anew from another first one.
 const finishSQL = `
 UPDATE webhook_deliveries SET status = $3, next_attempt_at = $4, in_flight = false, last_status_code = nullif($5, 0),
        last_error = nullif($6, ''), response_head = $7, updated_at = $8
-WHERE id = $1 AND attempts = $2 AND in_flight`
+WHERE id = $1 AND attempts = $2 AND first_attempt_at = $9 AND in_flight`
 
 func finish(ctx context.Context, tx pgx.Tx, c claimed, result outcome, status string, at *time.Time, now time.Time) (ours bool, err error) {
-	tag, err := tx.Exec(ctx, finishSQL, c.ID, c.Attempts, status, at, result.status, result.fault, result.head, now)
+	tag, err := tx.Exec(ctx, finishSQL, c.ID, c.Attempts, status, at, result.status, result.fault, result.head, now, c.FirstAttemptAt)
 	if err != nil {
 		return false, fmt.Errorf("store attempt: %w", err)
 	}
@@ -111,6 +112,14 @@ const disableAfter = 5 * 24 * time.Hour
 // noteFailure keeps the subscription's run of failures and disables it when that has
 // lasted too long, or at once for a reason given.
 func (d *Dispatcher) noteFailure(ctx context.Context, tx *commit.Tx, c claimed, now time.Time, reason string) error {
+	// The subscription before its pace, in the order of whoever enables it.
+	row, err := lockSubscription(ctx, tx, c.SubscriptionID)
+	if errors.Is(err, access.ErrNotFound) { // deleted meanwhile
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	var since time.Time
 	if err := tx.QueryRow(ctx, failSQL, c.SubscriptionID, now).Scan(&since); err != nil {
 		return fmt.Errorf("note failure: %w", err)
@@ -118,15 +127,8 @@ func (d *Dispatcher) noteFailure(ctx context.Context, tx *commit.Tx, c claimed, 
 	if reason == "" && now.Sub(since) >= disableAfter {
 		reason = "nothing but failures for 5 days"
 	}
-	if reason == "" {
+	if reason == "" || !row.Enabled {
 		return nil
-	}
-	row, err := lockSubscription(ctx, tx, c.SubscriptionID)
-	if errors.Is(err, access.ErrNotFound) || err == nil && !row.Enabled {
-		return nil
-	}
-	if err != nil {
-		return err
 	}
 	before := row.Subscription
 	row.Enabled, row.DisabledReason = false, &reason

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -37,7 +38,8 @@ func next(now, first time.Time, attempts int, retryAfter time.Duration) (at time
 // retryAfter reads the header of that name: whole seconds or an HTTP date.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	value := strings.TrimSpace(header.Get("Retry-After"))
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+	seconds, err := strconv.ParseUint(value, 10, 31)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // one too large is the largest, as RFC 9111 reads its like
 		return time.Duration(seconds) * time.Second
 	}
 	if at, err := http.ParseTime(value); err == nil && at.After(now) {

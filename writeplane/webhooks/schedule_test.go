@@ -58,7 +58,7 @@ func TestRetryAfterIsReadInBothForms(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
 		"120": 2 * time.Minute, " 7 ": 7 * time.Second, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute,
-		"": 0, "-1": 0, "soon": 0, "1.5": 0, "99999999999999999999": 0, "Fri, 02 Jan 2026 03:00:00 GMT": 0,
+		"": 0, "-1": 0, "soon": 0, "1.5": 0, "1000000000000": (1<<31 - 1) * time.Second, "99999999999999999999": (1<<31 - 1) * time.Second, "Fri, 02 Jan 2026 03:00:00 GMT": 0,
 	} {
 		if got := retryAfter(http.Header{"Retry-After": {value}}, now); got != want {
 			t.Errorf("Retry-After %q: %s, want %s", value, got, want)

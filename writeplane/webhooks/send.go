@@ -18,8 +18,11 @@ import (
 	"skerry/writeplane/webhooks/target"
 )
 
-// responseKept is how much of a target's response is read and kept, in bytes.
-const responseKept = 16 << 10
+// How much of what a target says is kept, in bytes.
+const (
+	responseKept = 16 << 10 // of its response's body; no more is read
+	maxFault     = 1000     // of a fault, which may quote its certificate
+)
 
 // sender makes the HTTP requests.
 type sender struct{ client *http.Client }
@@ -99,7 +102,8 @@ func (s *sender) send(ctx context.Context, to, messageID string, body []byte, se
 
 	response, err := s.client.Do(request)
 	if err != nil {
-		return outcome{fault: wordFault(ctx, err)}
+		fault := wordFault(ctx, err)
+		return outcome{fault: readable([]byte(fault[:min(len(fault), maxFault)]))}
 	}
 	defer func() { _ = response.Body.Close() }()
 	// The status alone says whether the message was taken; a body that breaks off does
@@ -128,7 +132,8 @@ func wordFault(ctx context.Context, err error) string {
 	return err.Error()
 }
 
-// readable makes bytes of a stranger storable as text.
+// readable makes bytes of a stranger storable as text: what the database refused would be
+// tried again for ever.
 func readable(b []byte) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(string(b), "\uFFFD"), "\x00", "\uFFFD")
 }
