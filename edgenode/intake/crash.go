@@ -76,7 +76,7 @@ func (w *work) crash() (string, error) {
 }
 
 // readReport reads the body whole. One that may be large takes what it can become of the memory budget first: text,
-// decoded form and record.
+// decoded form, record and block.
 func (w *work) readReport() ([]byte, error) {
 	if w.body.raw.length > crash.MaxBodyBytes {
 		return nil, errTooLarge
@@ -85,7 +85,7 @@ func (w *work) readReport() ([]byte, error) {
 	if err != nil || complete {
 		return w.ahead, err
 	}
-	const most = 3 * crash.MaxBodyBytes
+	const most = 4 * crash.MaxBodyBytes
 	// Without waiting: it holds a part already, and many such would wait for each other.
 	if !w.m.memory.take(most, 0, nil) {
 		return nil, errBusy

@@ -610,3 +610,42 @@ func TestCrashReports(t *testing.T) {
 		t.Errorf("%d bytes of the budget are not given back", used)
 	}
 }
+
+// A batch that cannot be packed would be tried for ever, and hold up every report behind it.
+func TestEveryAcceptedCrashReportCanTravel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, settings{})
+	const report = `{"release":"1.0","platform":"ndk","exception":{"type":"E","value":"%s"},"frames":[]}`
+	for _, c := range []struct {
+		what, text string
+		times      int
+		status     int
+	}{
+		{"brackets, a byte each as sent and as stored", "<", 6 << 20, 202},
+		{"line separators, twice as long as stored", "\u2028", 5 << 20, 413},
+		{"a small one", "x", 1, 202},
+	} {
+		if status, answer := w.send("/api/catch/events", strings.NewReader(fmt.Sprintf(report, strings.Repeat(c.text, c.times)))); status != c.status {
+			t.Errorf("%s: %d %s", c.what, status, answer)
+		}
+	}
+	packer, err := up.NewPacker()
+	w.must(err)
+	reports := uint32(0)
+	for _, in := range w.buffer.Pending(up.LaneCrash) {
+		for from := uint64(1); ; {
+			batch, ok, err := w.buffer.Read(t.Context(), in, up.LaneCrash, from, up.PackBudget)
+			w.must(err)
+			if !ok {
+				break
+			}
+			if _, err := packer.Pack(&batch); err != nil {
+				t.Error(err)
+			}
+			reports, from = reports+batch.Count, batch.End()
+		}
+	}
+	if reports != 2 {
+		t.Errorf("%d reports travel, want 2", reports)
+	}
+}

@@ -20,7 +20,7 @@ import (
 // The limits of one report. Frames past the symbolicator's own limit are kept
 // and answered with reason `limit`.
 const (
-	MaxBodyBytes = 16 << 20 // decoded size of the body
+	MaxBodyBytes = 16 << 20 // of the body, decoded, and of what Marshal makes of it
 	MaxFrames    = 20_000   // a runaway recursion still fits
 	maxText      = 1_024    // characters of release and distinct_id
 )
@@ -79,12 +79,15 @@ func invalid(format string, args ...any) *problem.Error {
 // dropped, so that the time of receipt takes its place.
 func Decode(body []byte, now time.Time) (Event, error) {
 	if len(body) > MaxBodyBytes {
-		return Event{}, problem.Newf(problem.TooLarge, "payload_too_large", "a crash report is at most %d bytes", MaxBodyBytes)
+		return Event{}, errTooLarge
 	}
 	if !utf8.Valid(body) {
 		return Event{}, invalid("the body is not UTF-8")
 	}
-	m, ok := object(body)
+	m, ok := map[string]json.RawMessage(nil), json.Valid(body)
+	if ok {
+		m, ok = object(body, "release", "platform", "timestamp", "distinct_id", "exception", "frames", "stacktrace")
+	}
 	if !ok {
 		return Event{}, invalid("the body is not a JSON object")
 	}
@@ -108,16 +111,27 @@ func Decode(body []byte, now time.Time) (Event, error) {
 	return e, nil
 }
 
-// Marshal is the JSON form of the event that Decode reads again.
+var errTooLarge = problem.Newf(problem.TooLarge, "payload_too_large", "a crash report is at most %d bytes", MaxBodyBytes)
+
+// Marshal is the JSON form of the event that Decode reads again: no form of a report is
+// larger than MaxBodyBytes, or it could not travel. It does not escape <, > and &, which
+// would make six bytes of each; what grows all the same (U+2028) may be too large here,
+// and the error is the *problem.Error of Decode.
 func (e Event) Marshal() ([]byte, error) {
 	if e.Frames == nil {
 		e.Frames = []Frame{}
 	}
-	body, err := json.Marshal(e)
-	if err != nil {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(e); err != nil {
 		return nil, fmt.Errorf("marshal crash event: %w", err)
 	}
-	return body, nil
+	record := bytes.TrimSuffix(body.Bytes(), []byte("\n"))
+	if len(record) > MaxBodyBytes {
+		return nil, errTooLarge
+	}
+	return record, nil
 }
 
 // Unmarshal reads what Marshal wrote, without the checks of Decode.
@@ -136,19 +150,6 @@ func known(platform string) bool {
 		}
 	}
 	return false
-}
-
-// object decodes one JSON object by exact member names. encoding/json's struct
-// decoding would also take "RELEASE" for release.
-func object(raw []byte) (map[string]json.RawMessage, bool) {
-	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
-		return nil, false
-	}
-	var m map[string]json.RawMessage
-	if json.Unmarshal(raw, &m) != nil {
-		return nil, false
-	}
-	return m, true
 }
 
 // reader takes members out of one object and keeps the first fault.
@@ -256,7 +257,7 @@ func (r *reader) exception() Exception {
 		r.fail("exception", "is required")
 		return Exception{}
 	}
-	m, ok := object(raw)
+	m, ok := object(raw, "type", "value")
 	if !ok {
 		r.fail("exception", "must be an object")
 		return Exception{}
@@ -275,30 +276,26 @@ func (r *reader) frames() []Frame {
 		r.fail("frames", "is required")
 		return nil
 	}
-	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil {
-		r.fail("frames", "must be an array")
-		return nil
-	}
-	if len(list) > MaxFrames {
-		r.fail("frames", fmt.Sprintf("has more than %d entries", MaxFrames))
-		return nil
-	}
-	frames := make([]Frame, 0, len(list))
-	for i, raw := range list {
-		m, ok := object(raw)
+	var frames []Frame
+	isArray := elements(raw, func(element []byte) bool {
+		if len(frames) == MaxFrames {
+			r.fail("frames", fmt.Sprintf("has more than %d entries", MaxFrames))
+			return false
+		}
+		m, ok := object(element, "filename", "function", "lineno", "colno", "module", "debug_id", "address", "image_base")
 		if !ok {
-			r.fail(fmt.Sprintf("frames[%d]", i), "must be an object")
-			return nil
+			r.fail(fmt.Sprintf("frames[%d]", len(frames)), "must be an object")
+			return false
 		}
-		in := reader{members: m, path: fmt.Sprintf("frames[%d].", i)}
+		in := reader{members: m, path: fmt.Sprintf("frames[%d].", len(frames))}
 		frames = append(frames, in.frame())
-		if in.fault != nil {
-			if r.fault == nil {
-				r.fault = in.fault
-			}
-			return nil
+		if r.fault == nil {
+			r.fault = in.fault
 		}
+		return in.fault == nil
+	})
+	if !isArray {
+		r.fail("frames", "must be an array")
 	}
 	return frames
 }

@@ -1,7 +1,9 @@
 package crash
 
 import (
+	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +96,83 @@ func TestTooManyFramesAndTooManyBytesAreRefused(t *testing.T) {
 	if !errors.As(err, &fault) || fault.Kind != problem.TooLarge {
 		t.Errorf("bytes: %v", err)
 	}
+}
+
+// What cannot become a report must not take more memory than one. Not parallel: what
+// others allocate meanwhile would be counted.
+func TestHostileBodiesTakeNoMoreMemoryThanTheirText(t *testing.T) {
+	const head = `{"release":"1","platform":"ndk","exception":{"type":"E"},`
+	const room = MaxBodyBytes - 100
+	for what, body := range map[string]string{
+		"numbers for frames":   head + `"frames":[1` + strings.Repeat(",1", room/2) + `]}`,
+		"empty frames":         head + `"frames":[{}` + strings.Repeat(",{}", room/3) + `]}`,
+		"members nobody knows": head + `"frames":[],"x":{` + strings.Repeat(`"":1,`, room/5) + `"":1},"":0` + `}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _ = Decode([]byte(body), noon)
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; taken > 2*MaxBodyBytes { // the copy of body is one
+			t.Errorf("%s: %d bytes", what, taken)
+		}
+	}
+}
+
+func TestStoredFormIsNoLargerThanABody(t *testing.T) {
+	t.Parallel()
+	const head = `{"release":"1","platform":"ndk","exception":{"type":"E","value":"`
+	const tail = `"},"frames":[]}`
+	e, err := Decode([]byte(head+strings.Repeat("<&>", (MaxBodyBytes-200)/3)+tail), noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := e.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Decode(stored, noon); err != nil {
+		t.Errorf("stored form is refused: %v", err)
+	}
+	e.Exception.Value = strings.Repeat("\u2028", MaxBodyBytes/6) // stored as six bytes each
+	var fault *problem.Error
+	if _, err := e.Marshal(); !errors.As(err, &fault) || fault.Code != "payload_too_large" {
+		t.Errorf("a form of more than 16 MiB: %v", err)
+	}
+}
+
+func FuzzObject(f *testing.F) {
+	f.Add([]byte(whole))
+	f.Add([]byte(` { "a" : [ {"b":"]\\\""} , "x" ] ,"\u0061":1e5,"b":{"a":2}, "c" : null } `))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var want map[string]json.RawMessage
+		if !json.Valid(text) {
+			return
+		}
+		isObject := json.Unmarshal(text, &want) == nil && want != nil
+		got, ok := object(text, "a", "b", "frames")
+		if ok != isObject {
+			t.Fatalf("object is %v, want %v", ok, isObject)
+		}
+		for _, name := range []string{"a", "b", "frames"} {
+			if string(got[name]) != string(want[name]) {
+				t.Fatalf("%s is %s, want %s", name, got[name], want[name])
+			}
+			var list []json.RawMessage
+			if w := want[name]; w == nil || json.Unmarshal(w, &list) != nil || list == nil {
+				continue
+			}
+			var found []string
+			elements(got[name], func(e []byte) bool { found = append(found, string(e)); return true })
+			if len(found) != len(list) {
+				t.Fatalf("%d elements, want %d", len(found), len(list))
+			}
+			for i := range list {
+				if found[i] != string(list[i]) {
+					t.Fatalf("element %d is %s, want %s", i, found[i], list[i])
+				}
+			}
+		}
+	})
 }
 
 func FuzzDecode(f *testing.F) {
