@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -29,6 +30,9 @@ type HandlerConfig struct {
 	TrustedProxies []netip.Prefix
 	// Database, when set, ends requests that a silent database would keep waiting.
 	Database *postgres.Watch
+	// AdmittedFor is how long a caller whose body is still on its way counts as admitted
+	// before it is asked again who that is; 0 means a second.
+	AdmittedFor time.Duration
 	// Observe, when set, hears of every answer: the route's path ("" for an unknown
 	// one), its method, the status and how long it took.
 	Observe func(method, path string, status int, took time.Duration)
@@ -52,6 +56,9 @@ type handler struct {
 // NewHandler serves the routes. Unknown paths are 404, known paths with another
 // method 405 with Allow; a panic is answered as 500 and ends only its own request.
 func NewHandler(config HandlerConfig, store *access.Store, routes []Route) http.Handler {
+	if config.AdmittedFor == 0 {
+		config.AdmittedFor = time.Second
+	}
 	h := &handler{config: config, access: store, mux: http.NewServeMux()}
 	byPath := map[string]map[string]Route{}
 	for _, route := range routes {
@@ -190,7 +197,30 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, route Route) err
 		// One byte more than the limit shows the reader that there is more.
 		r.Body = http.MaxBytesReader(w, r.Body, limit+1)
 	}
-	return route.Handle(w, r, call)
+	if route.Needs == Public || r.ContentLength == 0 {
+		return route.Handle(w, r, call)
+	}
+	body := &heldBody{ReadCloser: r.Body, lasts: h.config.AdmittedFor, since: time.Now(), again: func() error { return h.admitAgain(r, route, call) }}
+	r.Body = body
+	err := route.Handle(w, r, call)
+	if err != nil && body.refused != nil {
+		return body.refused // the handler has only seen the body end
+	}
+	return err
+}
+
+// admitAgain is admit for a call that is under way. A caller who has become another, be it by a higher role, has to
+// begin anew: the handler may have judged the former one already.
+func (h *handler) admitAgain(r *http.Request, route Route, call *access.Call) error {
+	fresh := *call
+	if err := h.admit(r, route, &fresh); err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(fresh.Caller, call.Caller) {
+		return refusals[route.Family].forbidden
+	}
+	call.Key = fresh.Key
+	return nil
 }
 
 // admit finds out who calls and whether they may.

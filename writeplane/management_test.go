@@ -3,6 +3,8 @@ package writeplane
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -406,6 +408,62 @@ func TestRemovedMembersAndRevokedTokensAreRefusedAtOnce(t *testing.T) {
 		if got, decoded := m.as(t, "admin", "POST", m.project()+"/api-tokens", body); got.status != 400 || decoded["error"] != "invalid_body" {
 			t.Errorf("%s: %d %s", body, got.status, got.body)
 		}
+	}
+}
+
+// A request that was begun before its caller lost their rights and ends afterwards.
+func TestBodyHeldBackDoesNotOutliveItsCallersRights(t *testing.T) {
+	t.Parallel()
+	admin := func(m *managed) string { return "/api/v1/members/" + m.founding.Members["admin"].ID }
+	for name, loss := range map[string]struct {
+		lose   func(t *testing.T, m *managed)
+		status int
+		body   string // "": not looked at
+	}{
+		"removed": {func(t *testing.T, m *managed) { m.must(t, 200, "owner", "DELETE", admin(m), "") }, 401, `{"error":"Invalid token"}`},
+		"lowered": {func(t *testing.T, m *managed) { m.must(t, 200, "owner", "PATCH", admin(m), `{"role":"viewer"}`) }, 403, `{"error":"Permission denied"}`},
+		"kept":    {func(*testing.T, *managed) {}, 201, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlane(t)
+			admitted := make(chan struct{}, 1)
+			routes := Routes(Modules{Access: access.NewModule(p.commits, p.access)})
+			for i, route := range routes {
+				if route.Method == "POST" && route.Path == "/api/v1/members" {
+					routes[i].Handle = func(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+						admitted <- struct{}{}
+						return route.Handle(w, r, c)
+					}
+				}
+			}
+			m := &managed{plane: p, server: p.serve(t, HandlerConfig{AdmittedFor: time.Nanosecond}, routes...)}
+			body, rest := io.Pipe()
+			request, err := http.NewRequestWithContext(t.Context(), "POST", m.server.URL+"/api/v1/members", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+m.tokens["admin"])
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				response, err := m.server.Client().Do(request)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = response.Body.Close() }()
+				answer, err := io.ReadAll(response.Body)
+				if err != nil || response.StatusCode != loss.status || loss.body != "" && string(answer) != loss.body {
+					t.Errorf("%d %s, %v; want %d %s", response.StatusCode, answer, err, loss.status, loss.body)
+				}
+			}()
+			<-admitted
+			loss.lose(t, m)
+			_, _ = io.WriteString(rest, `{"email":"friend@example.com","role":"org_admin"}`)
+			_ = rest.Close()
+			<-answered
+		})
 	}
 }
 
