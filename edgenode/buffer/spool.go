@@ -15,7 +15,8 @@ import (
 // count only when Commit numbers them all in one small synced write. That write also syncs what went before it, since
 // all of it stands earlier in the same log of Pebble's.
 //
-// A Spool belongs to one request and is not safe for use by several goroutines. Commit, Put or Abort ends it.
+// A Spool belongs to one request and is not safe for use by several goroutines. Commit or Put without an error, or Abort,
+// ends it: what Put has refused is on the disk until Abort.
 type Spool struct {
 	b       *Buffer
 	ordinal uint64

@@ -54,14 +54,14 @@ func (w *work) end() {
 }
 
 // single reads a body that is one payload.
-func (w *work) single(_ *fasthttp.RequestCtx, kind event.Kind) (event.Counts, error) {
+func (w *work) single(kind event.Kind) (event.Counts, error) {
 	return w.read(
 		func(b []byte) (event.Counts, error) { return w.parser.Single(b, kind, w.now, &w.lanes) },
 		func(r io.Reader) (event.Counts, error) { return w.parser.SingleFrom(r, kind, w.now, &w.lanes) })
 }
 
 // batch reads a batch.
-func (w *work) batch(_ *fasthttp.RequestCtx) (event.Counts, error) {
+func (w *work) batch() (event.Counts, error) {
 	return w.read(
 		func(b []byte) (event.Counts, error) { return w.parser.Batch(b, w.now, &w.lanes) },
 		func(r io.Reader) (event.Counts, error) { return w.parser.BatchFrom(r, w.now, &w.lanes) })
@@ -125,11 +125,10 @@ type lanes struct {
 	size    int                    // bytes of full
 	spool   *buffer.Spool          // of a large request, from the first large operation or the inMemory-th byte on
 	op      up.Operation
-	done    bool
 }
 
 func (l *lanes) begin(h up.Header) {
-	l.header, l.open, l.full, l.size, l.spool, l.done = h, [up.LaneCrash + 1]bool{}, nil, 0, nil, false
+	l.header, l.open, l.full, l.size, l.spool = h, [up.LaneCrash + 1]bool{}, nil, 0, nil
 }
 
 // Operation implements event.Sink.
@@ -262,7 +261,6 @@ func (l *lanes) commit() (buffer.Pending, error) {
 				return buffer.Pending{}, err
 			}
 		}
-		l.done = true
 		return l.spool.Put()
 	}
 	blocks := append(l.blocks[:0], l.full...)
@@ -279,8 +277,7 @@ func (l *lanes) commit() (buffer.Pending, error) {
 
 // abort forgets what was not committed.
 func (l *lanes) abort() error {
-	if l.spool == nil || l.done {
-		l.spool = nil
+	if l.spool == nil {
 		return nil
 	}
 	spool := l.spool
