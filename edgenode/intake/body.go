@@ -90,7 +90,7 @@ func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx) error {
 	if length > m.cfg.MaxBodyBytes {
 		return errTooLarge
 	}
-	*b = body{m: m, coding: c, first: b.first[:0], raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, left: m.cfg.MaxBodyBytes}}
+	*b = body{m: m, coding: c, first: b.first[:0], raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, most: m.cfg.MaxBodyBytes}}
 	if b.raw.src == nil {
 		b.raw.src = bytes.NewReader(ctx.Request.Body())
 	}
@@ -190,7 +190,7 @@ type raw struct {
 	ctx    *fasthttp.RequestCtx
 	src    io.Reader
 	length int64 // announced, or negative
-	left   int64 // before it is too large
+	most   int64 // what is more is too large
 	read   int64
 	done   bool
 	err    error // the connection's, or errTooLarge
@@ -206,7 +206,7 @@ func (r *raw) Read(p []byte) (int, error) {
 	n, err := r.src.Read(p)
 	r.read += int64(n)
 	switch {
-	case r.read > r.left:
+	case r.read > r.most:
 		r.err = errTooLarge
 	case err == io.EOF && r.length >= 0 && r.read < r.length:
 		r.err = event.ErrBody // cut off; nobody is left to hear it

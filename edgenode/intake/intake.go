@@ -3,11 +3,11 @@
 //
 // It promises: an answer of success means that all of the request is on this edge's disk, any other that nothing is; the
 // order of checks and the bodies of the specification; memory under 16 MiB per request whatever the body's size, and under
-// a budget for all requests together, for which a request waits a while and is then answered 503. It asks nobody: the centre can be gone.
+// a budget for all requests together, for which a request waits a while and is then answered 503. It asks nobody: the
+// centre can be gone.
 package intake
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,22 +109,22 @@ func (m *Module) Stats() Stats {
 
 // Track answers POST /api/v1/track.
 func (m *Module) Track(ctx *fasthttp.RequestCtx, _ []byte) {
-	m.take(ctx, gate.Ingestion, func(w *work) (event.Counts, error) { return w.single(ctx, event.Track) }, answerOK)
+	m.take(ctx, gate.Ingestion, func(w *work) (event.Counts, error) { return w.single(event.Track) }, answerOK)
 }
 
 // People answers POST /api/v1/people.
 func (m *Module) People(ctx *fasthttp.RequestCtx, _ []byte) {
-	m.take(ctx, gate.Profiles, func(w *work) (event.Counts, error) { return w.single(ctx, event.People) }, answerOK)
+	m.take(ctx, gate.Profiles, func(w *work) (event.Counts, error) { return w.single(event.People) }, answerOK)
 }
 
 // Alias answers POST /api/v1/alias.
 func (m *Module) Alias(ctx *fasthttp.RequestCtx, _ []byte) {
-	m.take(ctx, gate.Profiles, func(w *work) (event.Counts, error) { return w.single(ctx, event.Alias) }, answerAlias)
+	m.take(ctx, gate.Profiles, func(w *work) (event.Counts, error) { return w.single(event.Alias) }, answerAlias)
 }
 
 // Batch answers POST /api/v1/batch.
 func (m *Module) Batch(ctx *fasthttp.RequestCtx, _ []byte) {
-	m.take(ctx, gate.Ingestion, func(w *work) (event.Counts, error) { return w.batch(ctx) }, answerBatch)
+	m.take(ctx, gate.Ingestion, (*work).batch, answerBatch)
 }
 
 // answer writes what the client gets when its request is on the disk, or was all garbage.
@@ -243,7 +243,7 @@ func (m *Module) fail(ctx *fasthttp.RequestCtx, err error) {
 		respond(ctx, fasthttp.StatusServiceUnavailable, unavailable)
 	default:
 		m.stats.full.Add(1)
-		m.cfg.Log.Log(context.Background(), slog.LevelError, "ingest buffer", "error", err, "request_id", string(gate.RequestID(ctx)))
+		m.cfg.Log.Error("ingest buffer", "error", err, "request_id", string(gate.RequestID(ctx)))
 		respond(ctx, fasthttp.StatusServiceUnavailable, unavailable)
 	}
 }
