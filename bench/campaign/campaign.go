@@ -12,8 +12,8 @@
 //   - every response answered with 201 is stored once;
 //   - the versions of a config item are numbered without gaps;
 //   - no read failed at an edge that lived and was reachable;
-//   - every edge serves the same revision in the end; no edge's falls while it lives, and
-//     one that was killed comes back at most a second behind what it had served;
+//   - every edge serves the same revision in the end; no edge's ever falls, not even when
+//     it is killed;
 //   - an edge whose disk is full refuses events, answers reads, and takes events again
 //     when there is space;
 //   - the audit chain is whole;

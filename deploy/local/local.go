@@ -3,9 +3,9 @@
 // number of edges, and a demo to look at.
 //
 // It promises: credentials.json is written as soon as everything answers, and a
-// start removes the one before first; a stop ends everything within 10 s; data and credentials survive a
-// stop and a kill -9 at any moment, the first start included; a second start
-// on the same folder is refused and says why.
+// start removes the one before first; a stop ends everything within 10 s; data
+// and credentials survive a stop and a kill -9 at any moment, the first start
+// included; a second start on the same folder is refused and says why.
 //
 // It is for trying, developing and testing. Real deployments run `skerry
 // writeplane` and `skerry edge` beside a database and a NATS of their own.

@@ -351,8 +351,9 @@ func (l *laneWriter) verify(ctx context.Context) error {
 	return nil
 }
 
-// sweep looks whether the stream is complete, and purges tombstones that are past their age. First the floor is raised and published, then they are taken out of
-// the stream, then out of the database: killed anywhere in between, the next sweep goes on.
+// sweep looks whether the stream is complete, and purges tombstones that are past their age. First the floor is raised and
+// published, then they are taken out of the stream, then out of the database: killed anywhere in between, the next sweep
+// goes on.
 func (l *laneWriter) sweep(ctx context.Context) error {
 	ledger, at := l.publisher.ledger, l.status()
 	epoch := at.Epoch
