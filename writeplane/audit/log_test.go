@@ -284,6 +284,50 @@ func TestRetentionDropsMonthsAndLeavesAnchors(t *testing.T) {
 	}
 }
 
+// What a transaction sees of rows stands still while it runs; which partitions there are does not.
+func TestMonthThatIsDroppedDuringAVerifyIsNoBreak(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "hobby")
+	tr.logAt(t, days(400), days(1))
+	keeper := NewKeeper(tr.db.Owner, nil)
+	held, err := tr.db.Owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := held.Exec(t.Context(), `LOCK TABLE audit_chains IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	verified := make(chan Verdict, 1)
+	go func() {
+		verdict, err := NewLog(tr.db.App, nil).Verify(t.Context(), tr.organization)
+		if err != nil {
+			t.Error(err)
+		}
+		verified <- verdict
+	}()
+	await(t, func() bool { // it has begun and waits for the chain's head
+		var waiting bool
+		err := tr.db.Owner.QueryRow(t.Context(), `
+			SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database d ON d.oid = database
+			               WHERE relation = 'audit_chains'::regclass AND NOT granted AND datname = current_database())`).Scan(&waiting)
+		return err == nil && waiting
+	})
+	_ = keeper.Keep(t.Context()) // drops the month now, or finds it in use
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if verdict := <-verified; !verdict.OK {
+		t.Errorf("%+v, first broken %d", verdict, *verdict.FirstBrokenSeq)
+	}
+	if err := keeper.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if verdict, err := NewLog(tr.db.App, nil).Verify(t.Context(), tr.organization); err != nil || !verdict.OK || verdict.Entries != 1 {
+		t.Errorf("afterwards: %+v, %v", verdict, err)
+	}
+}
+
 func TestMirrorDropsWhatIsOlderThanTwoYears(t *testing.T) {
 	t.Parallel()
 	tr := newTrail(t, "enterprise")
