@@ -35,7 +35,7 @@ func (m *Module) GetPartial(w http.ResponseWriter, r *http.Request, c *access.Ca
 	if f.status != survey.Published {
 		return notAccepting(f.status)
 	}
-	partial, found, err := loadPartial(r.Context(), m.store.Pool(), key, m.now(), "")
+	partial, found, err := loadPartial(r.Context(), m.store.Pool(), key, m.now())
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (m *Module) SavePartial(w http.ResponseWriter, r *http.Request, c *access.C
 		if err := f.take(&partial, save); err != nil {
 			return err
 		}
-		return savePartial(r.Context(), tx, key, partial, expires)
+		return savePartial(r.Context(), tx, key, partial)
 	})
 	if err != nil {
 		return err
@@ -125,18 +125,22 @@ func (m *Module) partialOf(r *http.Request, c *access.Call) (*form, partialKey, 
 	return f, partialKey{c.Key.ProjectID, c.Key.Environment, f.id, externalID}, nil
 }
 
-// lockPartial reads what is kept of a respondent, for changing it; there may be nothing,
-// and what has expired is not continued. Concurrent saves of one respondent follow each
-// other: the row is made first, then locked.
+// lockPartialSQL makes the row or locks it, in one step: between two, it could go away. One
+// that has expired begins anew.
+const lockPartialSQL = `
+INSERT INTO survey_partials AS p (project_id, environment, survey_id, external_id, answers, expires_at)
+VALUES ($1, $2, $3, $4, '{}', $6)
+ON CONFLICT (project_id, environment, survey_id, external_id) DO UPDATE SET
+	answers = CASE WHEN p.expires_at > $5 THEN p.answers ELSE excluded.answers END,
+	current_question_id = CASE WHEN p.expires_at > $5 THEN p.current_question_id END,
+	expires_at = excluded.expires_at
+RETURNING answers, current_question_id`
+
+// lockPartial reads what is kept of a respondent, for changing it. Concurrent saves of one
+// respondent follow each other.
 func lockPartial(ctx context.Context, tx pgx.Tx, key partialKey, now, expires time.Time) (survey.Partial, error) {
-	_, err := tx.Exec(ctx, `
-		INSERT INTO survey_partials (project_id, environment, survey_id, external_id, answers, expires_at)
-		VALUES ($1, $2, $3, $4, '{}', $5) ON CONFLICT DO NOTHING`,
-		key.project, key.environment, key.survey, key.externalID, expires)
-	if err != nil {
-		return survey.Partial{}, fmt.Errorf("open partial response: %w", err)
-	}
-	partial, _, err := loadPartial(ctx, tx, key, now, "FOR UPDATE")
+	partial, _, err := postgres.One(ctx, tx, "open partial response", pgx.RowToStructByPos[survey.Partial], lockPartialSQL,
+		key.project, key.environment, key.survey, key.externalID, now, expires)
 	return partial, err
 }
 
@@ -152,7 +156,7 @@ func (f *form) take(partial *survey.Partial, save survey.PartialSave) error {
 	return nil
 }
 
-func savePartial(ctx context.Context, tx pgx.Tx, key partialKey, partial survey.Partial, expires time.Time) error {
+func savePartial(ctx context.Context, tx pgx.Tx, key partialKey, partial survey.Partial) error {
 	answers, err := json.Marshal(partial.Answers)
 	if err != nil {
 		return fmt.Errorf("marshal partial response: %w", err)
@@ -161,9 +165,9 @@ func savePartial(ctx context.Context, tx pgx.Tx, key partialKey, partial survey.
 		return problem.Newf(problem.TooLarge, "payload_too_large", "the partial response would be larger than %d bytes", MaxPartial)
 	}
 	_, err = tx.Exec(ctx, `
-		UPDATE survey_partials SET answers = $5, current_question_id = $6, expires_at = $7
+		UPDATE survey_partials SET answers = $5, current_question_id = $6
 		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4`,
-		key.project, key.environment, key.survey, key.externalID, string(answers), partial.CurrentQuestionID, expires)
+		key.project, key.environment, key.survey, key.externalID, string(answers), partial.CurrentQuestionID)
 	if err != nil {
 		return fmt.Errorf("save partial response: %w", err)
 	}
@@ -172,9 +176,9 @@ func savePartial(ctx context.Context, tx pgx.Tx, key partialKey, partial survey.
 
 // loadPartial reads a partial response; found is false when there is none, or only one
 // that has expired.
-func loadPartial(ctx context.Context, q postgres.Querier, key partialKey, now time.Time, lock string) (partial survey.Partial, found bool, err error) {
+func loadPartial(ctx context.Context, q postgres.Querier, key partialKey, now time.Time) (partial survey.Partial, found bool, err error) {
 	return postgres.One(ctx, q, "read partial response", pgx.RowToStructByPos[survey.Partial], `
 		SELECT answers, current_question_id FROM survey_partials
-		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4 AND expires_at > $5 `+lock,
+		WHERE project_id = $1 AND environment = $2 AND survey_id = $3 AND external_id = $4 AND expires_at > $5`,
 		key.project, key.environment, key.survey, key.externalID, now)
 }

@@ -212,7 +212,6 @@ func readPrior(ctx context.Context, q postgres.Querier, scopes scopes, into map[
 	return nil
 }
 
-// postgres.Querier is what a pool and a transaction have in common.
 // scopes are idempotency scopes by column.
 type scopes struct{ projects, environments, keys []string }
 
