@@ -79,12 +79,17 @@ func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error
 // Again asks for another look at the reports of the last 24 hours that an artifact
 // may serve: of its release, or with one of its debug ids. A report that is being
 // looked at right now is looked at once more (`wanted` rises), at once: whoever
-// finishes first, the look that knows the artifact is the last.
+// finishes first, the look that knows the artifact is the last. Reports are locked in
+// the order of their ids, as finish does, or the two would wait for each other.
 func Again(ctx context.Context, tx pgx.Tx, a *symbols.Artifact) error {
 	_, err := tx.Exec(ctx, `
-		UPDATE crash_events SET pending = true, wanted = wanted + 1, taken_until = '-infinity'
-		WHERE project_id = $1 AND environment = $2 AND NOT settled AND received_at > now() - $3::interval
-		  AND ($4 <> '' AND release = $4 OR debug_ids && $5 OR lower($6) = ANY (debug_ids))`,
+		WITH locked AS (
+			SELECT id FROM crash_events
+			WHERE project_id = $1 AND environment = $2 AND NOT settled AND received_at > now() - $3::interval
+			  AND ($4 <> '' AND release = $4 OR debug_ids && $5 OR lower($6) = ANY (debug_ids))
+			ORDER BY id FOR UPDATE
+		)
+		UPDATE crash_events e SET pending = true, wanted = e.wanted + 1, taken_until = '-infinity' FROM locked WHERE e.id = locked.id`,
 		a.ProjectID, a.Environment, Window, a.Release, a.DebugIDs, a.MatchKey)
 	if err != nil {
 		return fmt.Errorf("ask for another look at crash reports: %w", err)
@@ -178,9 +183,11 @@ func finish(ctx context.Context, q postgres.Querier, list []done) error {
 		answers, settled, awaits = append(answers, d.answers), append(settled, d.settled), append(awaits, d.awaits)
 	}
 	rows, err := q.Query(ctx, `
+		WITH locked AS (SELECT id FROM crash_events WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE)
 		UPDATE crash_events e SET answers = d.answers, settled = d.settled, pending = d.awaits OR e.wanted <> d.wanted,
 			taken_until = CASE WHEN d.awaits AND e.wanted = d.wanted THEN now() + $6 ELSE '-infinity' END
 		FROM unnest($1::uuid[], $2::int[], $3::bytea[], $4::boolean[], $5::boolean[]) AS d (id, wanted, answers, settled, awaits)
+			JOIN locked ON locked.id = d.id
 		WHERE e.id = d.id`,
 		ids, wanted, answers, settled, awaits, awaitFor)
 	if err == nil {

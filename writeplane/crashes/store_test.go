@@ -1,0 +1,140 @@
+package crashes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"skerry/pkg/id"
+	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
+	"skerry/writeplane/symbols"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// desk is a project's reports in a database of the test's own.
+type desk struct {
+	t       *testing.T
+	db      *postgres.DB
+	project string
+}
+
+func newDesk(t *testing.T) *desk {
+	d := &desk{t: t, db: dbtest.New(t), project: id.New()}
+	organization := id.New()
+	d.exec(`INSERT INTO organizations (id, name, tier) VALUES ($1, 'Example', 'pro')`, organization)
+	d.exec(`INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas)
+		VALUES ($1, $2, 'Demo', '{}', '{}', '{}', '{}')`, d.project, organization)
+	return d
+}
+
+func (d *desk) exec(sql string, args ...any) {
+	d.t.Helper()
+	if _, err := d.db.App.Exec(d.t.Context(), sql, args...); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *desk) analyze() {
+	d.t.Helper()
+	if _, err := d.db.Owner.Exec(d.t.Context(), `ANALYZE crash_events`); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// count is how many reports satisfy a condition.
+func (d *desk) count(condition string) (n int) {
+	d.t.Helper()
+	err := d.db.App.QueryRow(d.t.Context(), `SELECT count(*) FROM crash_events WHERE release = '1.0' AND `+condition).Scan(&n)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+// insert stores a report of release 1.0.
+func (d *desk) insert() string {
+	d.t.Helper()
+	eventID := id.New()
+	err := postgres.InTx(d.t.Context(), d.db.App, func(tx pgx.Tx) error {
+		bad, err := Insert(d.t.Context(), tx, []Row{{
+			ID: eventID, ProjectID: d.project, Environment: "live", ReceivedAt: time.Now(),
+			Record: []byte(`{"release":"1.0","platform":"javascript","exception":{"type":"E","value":"v"},"frames":[{}]}`),
+		}})
+		if len(bad) > 0 {
+			d.t.Errorf("refused: %v", bad)
+		}
+		return err
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return eventID
+}
+
+// waiting returns when n statements wait for locks of others.
+func (d *desk) waiting(n int) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), 20*time.Second)
+	defer cancel()
+	for found := 0; found < n; {
+		err := d.db.Owner.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&found)
+		if err != nil {
+			d.t.Fatalf("%d statements wait, want %d: %v", found, n, err)
+		}
+	}
+}
+
+// Two artifacts of a release and a worker touch the same reports; whoever lost to a
+// deadlock would come back after a minute.
+func TestAnswersAndWishesForTheSameReportsDoNotLockEachOther(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var list []done
+	for range 3 {
+		list = append(list, done{claim: claim{ID: d.insert(), Wanted: 1}, answers: []byte(`[]`)})
+	}
+	// As many as make PostgreSQL look each of them up, in the order given.
+	d.exec(`INSERT INTO crash_events (id, project_id, environment, release, platform, distinct_id, "timestamp", received_at, debug_ids, record, settled)
+		SELECT gen_random_uuid(), $1, 'live', '0.9', 'javascript', '', now(), now(), '{}', '', true FROM generate_series(1, 20000)`, d.project)
+	d.analyze()
+	for what, order := range map[string]func(){"as stored": func() {}, "the other way round": func() { slices.Reverse(list) }} {
+		order()
+		middle, err := d.db.App.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = middle.Rollback(context.WithoutCancel(t.Context())) }()
+		if _, err := middle.Exec(t.Context(), `SELECT FROM crash_events WHERE id = $1 FOR UPDATE`, list[1].ID); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 2)
+		go func() {
+			ended <- postgres.InTx(t.Context(), d.db.App, func(tx pgx.Tx) error {
+				err := Again(t.Context(), tx, &symbols.Artifact{ProjectID: d.project, Environment: "live", Release: "1.0", DebugIDs: []string{}})
+				return err
+			})
+		}()
+		d.waiting(1)
+		go func() { ended <- finish(t.Context(), d.db.App, list) }()
+		d.waiting(2)
+		if err := middle.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(fmt.Errorf("%s: %w", what, err))
+			}
+		}
+		if n := d.count(`pending`); n != 3 {
+			t.Errorf("%s: %d reports are looked at again, want 3", what, n)
+		}
+		d.exec(`UPDATE crash_events SET pending = false, wanted = 1`)
+	}
+}
