@@ -7,24 +7,34 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"skerry/replication/up"
-	"skerry/writeplane/postgres"
 )
 
-// hideErased leaves out the rows of e that an unfinished erasure covers.
-const hideErased = `
+// ownID is the identifier under which e was received. It decides whether an erasure
+// covers e: a person who begins anew may be linked to an identifier that was not erased,
+// and what was received under that one stays.
+const ownID = `CASE WHEN e.rewritten THEN e.anon_id ELSE e.distinct_id END`
+
+// HideErased is the condition under which a query over `events e` may show a row: no
+// unfinished erasure covers it.
+const HideErased = `
 NOT EXISTS (
 	SELECT FROM erasures x WHERE x.done_at IS NULL AND x.project_id = e.project_id
-		AND x.environment = e.environment AND x.distinct_id = e.distinct_id AND e.received_at <= x.erased_at)`
+		AND x.environment = e.environment AND x.distinct_id = ` + ownID + ` AND e.received_at <= x.erased_at)`
 
-// HideErased is the condition under which a query over `events e` may show a row.
-const HideErased = hideErased
+// erased tells whether an erasure covers e, finished or not. OFFSET 0 keeps the planner
+// from reading all erasures of a project for it.
+const erased = `EXISTS (
+	SELECT FROM erasures x WHERE x.project_id = e.project_id AND x.environment = e.environment
+		AND x.id_hash = sha256(convert_to(` + ownID + `, 'UTF8')) AND e.received_at <= x.erased_at OFFSET 0)`
 
 // erase notes that the person behind id is gone and removes everything but the events,
-// which are hidden from then on. members are the person's identifiers; nil means that
-// nobody of that name is known. The transaction is the caller's.
+// which are hidden from then on; those that a clock ahead of this one has dated later it
+// removes, too. members are the person's identifiers; nil means that nobody of that name
+// is known. The transaction is the caller's.
 func erase(ctx context.Context, tx pgx.Tx, s Scope, id string) (members []string, err error) {
 	if err := LockExclusive(ctx, tx, []Scope{s}); err != nil {
 		return nil, err
@@ -42,14 +52,23 @@ func erase(ctx context.Context, tx pgx.Tx, s Scope, id string) (members []string
 		sum := sha256.Sum256([]byte(m))
 		hashes[i] = sum[:]
 	}
+	var now time.Time
+	if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
+	}
 	project, environment := s.Project, int16(s.Environment)
 	if _, err := tx.Exec(ctx, `
 		INSERT INTO erasures (project_id, environment, id_hash, distinct_id, erased_at)
-		SELECT $1, $2, x.*, clock_timestamp() FROM unnest($3::bytea[], $4::text[]) x
+		SELECT $1, $2, x.*, $5 FROM unnest($3::bytea[], $4::text[]) x
 		ON CONFLICT (project_id, environment, id_hash) DO UPDATE SET
 			distinct_id = excluded.distinct_id, erased_at = excluded.erased_at, done_at = NULL`,
-		project, environment, hashes, members); err != nil {
+		project, environment, hashes, members, now); err != nil {
 		return nil, fmt.Errorf("note erasure: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `
+		DELETE FROM events WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3) AND received_at > $4`,
+		project, environment, members, now); err != nil {
+		return nil, fmt.Errorf("erase events: %w", err)
 	}
 	for _, sql := range []string{
 		`DELETE FROM aliases WHERE project_id = $1 AND environment = $2 AND (alias_id = ANY($3) OR canonical_id = ANY($3))`,
@@ -74,7 +93,7 @@ func exists(ctx context.Context, q Querier, s Scope, members []string) (known bo
 	}
 	err = q.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM profiles WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3))
-			OR EXISTS (SELECT FROM events e WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3) AND `+hideErased+`)`,
+			OR EXISTS (SELECT FROM events e WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3) AND `+HideErased+`)`,
 		s.Project, int16(s.Environment), members).Scan(&known)
 	if err != nil {
 		return false, fmt.Errorf("look for a person: %w", err)
@@ -82,64 +101,94 @@ func exists(ctx context.Context, q Querier, s Scope, members []string) (known bo
 	return known, nil
 }
 
+// removeSQL removes some of a partition's rows that erasures cover.
 const removeSQL = `
-DELETE FROM %[1]s e WHERE e.ctid = ANY (ARRAY(
-	SELECT e.ctid FROM %[1]s e
-	WHERE e.project_id = $1 AND e.environment = $2 AND e.distinct_id = $3 AND e.received_at <= $4 LIMIT $5))`
+WITH victims AS (
+	SELECT e.ctid
+	FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[]) AS k (project_id, environment, distinct_id, erased_at)
+	JOIN %[1]s e ON e.project_id = k.project_id AND e.environment = k.environment AND e.distinct_id = k.distinct_id
+		AND e.received_at <= k.erased_at
+	WHERE ` + erased + `
+	LIMIT $5
+), removed AS (
+	DELETE FROM %[1]s e USING victims v WHERE e.ctid = v.ctid RETURNING 1
+)
+SELECT (SELECT count(*) FROM victims), (SELECT count(*) FROM removed)`
 
-// finishErasures removes the events that are hidden already, in bounded transactions.
-func (w *Worker) finishErasures(ctx context.Context) error {
-	scan := func(row pgx.CollectableRow) (o openErasure, err error) {
-		var environment int16
-		err = row.Scan(&o.scope.Project, &environment, &o.hash, &o.id, &o.at)
-		o.scope.Environment = up.Environment(environment)
-		return o, err
+// erasures are some open ones, finished together: all of a person's, for an event lies
+// under the canonical identifier and is hidden by the one it was received under.
+type erasures struct {
+	scopes   []Scope
+	projects []uuid.UUID
+	environs []int16
+	hashes   [][]byte
+	ids      []string
+	at       []time.Time
+}
+
+// eraseGroup removes events that are hidden already, in bounded transactions.
+func (w *Worker) eraseGroup(ctx context.Context) (did bool, err error) {
+	open, err := w.openErasures(ctx)
+	if err != nil || len(open.ids) == 0 {
+		return false, err
 	}
-	open, err := postgres.All(ctx, w.pool, "read open erasures", scan, `
-		SELECT project_id, environment, id_hash, distinct_id, erased_at FROM erasures WHERE done_at IS NULL ORDER BY erased_at LIMIT 1000`)
-	if err != nil {
-		return err
+	for from := 0; from < len(open.ids); from += eraseSize {
+		complete, err := w.removeErased(ctx, open, from, min(from+eraseSize, len(open.ids)))
+		if err != nil {
+			return false, fmt.Errorf("erase events: %w", err)
+		}
+		if !complete {
+			return true, nil // once more
+		}
 	}
-	for _, o := range open {
-		if err := w.finishErasure(ctx, o); err != nil {
+	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		// So it cannot meet an erasure of the same people, which locks their rows in another order.
+		if err := LockShared(ctx, tx, open.scopes); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-type openErasure struct {
-	scope Scope
-	hash  []byte
-	id    string
-	at    time.Time
-}
-
-func (w *Worker) finishErasure(ctx context.Context, o openErasure) error {
-	partitions, err := Partitions(ctx, w.pool)
-	if err != nil {
+		_, err := tx.Exec(ctx, `
+			UPDATE erasures x SET done_at = now(), distinct_id = NULL
+			FROM unnest($1::uuid[], $2::smallint[], $3::bytea[], $4::timestamptz[]) AS d (project_id, environment, id_hash, erased_at)
+			WHERE (x.project_id, x.environment, x.id_hash, x.erased_at) = (d.project_id, d.environment, d.id_hash, d.erased_at)`,
+			open.projects, open.environs, open.hashes, open.at)
 		return err
-	}
-	project, environment := o.scope.Project, int16(o.scope.Environment)
-	for _, partition := range partitions {
-		w.show(func(s *WorkerStatus) { s.Partition = partition })
-		count := func(n int64) { w.show(func(s *WorkerStatus) { s.Erased += n }) }
-		err := w.inBatches(ctx, count, func(tx pgx.Tx, limit int) (int64, error) {
-			tag, err := tx.Exec(ctx, fmt.Sprintf(removeSQL, partition), project, environment, o.id, o.at, limit)
-			return tag.RowsAffected(), err
-		})
-		if err != nil {
-			return fmt.Errorf("erase from %s: %w", partition, err)
-		}
-	}
-	if now, err := Partitions(ctx, w.pool); err != nil || !slices.Equal(now, partitions) {
-		return err // as in rewriteGroup: it stays open, and comes up again
-	}
-	_, err = w.pool.Exec(ctx, `
-		UPDATE erasures SET done_at = now(), distinct_id = NULL
-		WHERE project_id = $1 AND environment = $2 AND id_hash = $3 AND erased_at = $4`, project, environment, o.hash, o.at)
+	})
 	if err != nil {
-		return fmt.Errorf("finish an erasure: %w", err)
+		return false, fmt.Errorf("finish erasures: %w", err)
 	}
-	return nil
+	return true, nil
+}
+
+// removeErased removes the events under the identifiers [from, to).
+func (w *Worker) removeErased(ctx context.Context, open erasures, from, to int) (complete bool, err error) {
+	count := func(n int64) { w.show(func(s *WorkerStatus) { s.Erased += n }) }
+	return w.inPartitions(ctx, count, func(tx pgx.Tx, partition string, limit int) (b batch, err error) {
+		err = tx.QueryRow(ctx, fmt.Sprintf(removeSQL, partition),
+			open.projects[from:to], open.environs[from:to], open.ids[from:to], open.at[from:to], limit).Scan(&b.found, &b.changed)
+		return b, err
+	})
+}
+
+func (w *Worker) openErasures(ctx context.Context) (open erasures, err error) {
+	rows, err := w.pool.Query(ctx, `
+		SELECT project_id, environment, id_hash, distinct_id, erased_at FROM erasures
+		WHERE done_at IS NULL ORDER BY erased_at FETCH FIRST ($1) ROWS WITH TIES`, eraseSize)
+	if err != nil {
+		return open, fmt.Errorf("read open erasures: %w", err)
+	}
+	var project uuid.UUID
+	var environment int16
+	var hash []byte
+	var id string
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&project, &environment, &hash, &id, &at}, func() error {
+		open.scopes = append(open.scopes, Scope{project, up.Environment(environment)})
+		open.projects, open.environs = append(open.projects, project), append(open.environs, environment)
+		open.hashes, open.ids, open.at = append(open.hashes, slices.Clone(hash)), append(open.ids, id), append(open.at, at)
+		return nil
+	})
+	if err != nil {
+		return open, fmt.Errorf("read open erasures: %w", err)
+	}
+	return open, nil
 }

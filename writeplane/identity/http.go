@@ -107,7 +107,7 @@ func load(ctx context.Context, q Querier, s Scope, id string) (person, error) {
 	var first, last, seenFirst, seenLast *time.Time
 	err = q.QueryRow(ctx, `
 		SELECT count(*), min(e.timestamp), max(e.timestamp) FROM events e
-		WHERE e.project_id = $1 AND e.environment = $2 AND e.distinct_id = ANY($3) AND `+hideErased,
+		WHERE e.project_id = $1 AND e.environment = $2 AND e.distinct_id = ANY($3) AND `+HideErased,
 		s.Project, int16(s.Environment), members).Scan(&p.EventCount, &first, &last)
 	if err != nil {
 		return person{}, fmt.Errorf("count a person's events: %w", err)

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -27,7 +28,8 @@ const (
 	leaseName  = "identity/rewrite"
 	leaseTerm  = 30 * time.Second
 	workEvery  = time.Second
-	groupSize  = 200 // aliases rewritten together
+	groupSize  = 200   // aliases rewritten together
+	eraseSize  = 1_000 // identifiers whose events are erased together
 	firstBatch = 2_000
 	minBatch   = 100
 	maxBatch   = 50_000
@@ -43,9 +45,10 @@ const (
 // left. An alias is done when no partition has a row of it; none can come later,
 // because receivers store resolved identifiers.
 type Worker struct {
-	pool  *pgxpool.Pool
-	lease Lease
-	batch int
+	pool    *pgxpool.Pool
+	lease   Lease
+	renewed time.Time // the lease
+	batch   int
 
 	mu     sync.Mutex
 	status WorkerStatus
@@ -93,22 +96,23 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) Work(ctx context.Context) error {
 	defer w.show(func(s *WorkerStatus) { s.Partition = "" })
 	for {
-		held, err := w.lease.Acquire(ctx, leaseName, leaseTerm)
+		held, err := w.acquire(ctx)
 		if err != nil || !held {
 			return err
 		}
-		if err := w.finishErasures(ctx); err != nil {
+		removed, err := w.eraseGroup(ctx)
+		if err != nil {
 			return err
 		}
 		if err := w.look(ctx); err != nil {
 			return err
 		}
-		did, err := w.rewriteGroup(ctx)
+		rewritten, err := w.rewriteGroup(ctx)
 		if err != nil {
 			return err
 		}
 		w.show(func(s *WorkerStatus) { s.Fault = "" })
-		if !did {
+		if !removed && !rewritten {
 			return nil
 		}
 	}
@@ -153,26 +157,19 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 	if err != nil || len(g.aliases) == 0 {
 		return false, err
 	}
-	partitions, err := Partitions(ctx, w.pool)
-	if err != nil {
-		return false, err
-	}
-	for _, partition := range partitions {
-		w.show(func(s *WorkerStatus) { s.Partition = partition })
-		count := func(n int64) { w.show(func(s *WorkerStatus) { s.Rewritten += n }) }
-		err := w.inBatches(ctx, count, func(tx pgx.Tx, limit int) (int64, error) {
-			if err := LockShared(ctx, tx, g.scopes); err != nil {
-				return 0, err
-			}
-			tag, err := tx.Exec(ctx, fmt.Sprintf(rewriteSQL, partition), g.projects, g.environs, g.aliases, limit)
-			return tag.RowsAffected(), err
-		})
-		if err != nil {
-			return false, fmt.Errorf("rewrite %s: %w", partition, err)
+	count := func(n int64) { w.show(func(s *WorkerStatus) { s.Rewritten += n }) }
+	complete, err := w.inPartitions(ctx, count, func(tx pgx.Tx, partition string, limit int) (b batch, err error) {
+		if err := LockShared(ctx, tx, g.scopes); err != nil {
+			return b, err
 		}
+		err = tx.QueryRow(ctx, fmt.Sprintf(rewriteSQL, partition), g.projects, g.environs, g.aliases, limit).Scan(&b.found, &b.changed)
+		return b, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("rewrite history: %w", err)
 	}
-	if now, err := Partitions(ctx, w.pool); err != nil || !slices.Equal(now, partitions) {
-		return true, err // a day that was made meanwhile has taken rows out of the default partition: once more
+	if !complete {
+		return true, nil // once more
 	}
 	// An alias that was queued again meanwhile keeps its place.
 	_, err = w.pool.Exec(ctx, `
@@ -208,65 +205,103 @@ func (w *Worker) nextGroup(ctx context.Context) (g group, err error) {
 }
 
 // rewriteSQL gives some of a partition's rows their canonical identifier. The sent one
-// goes into anon_id, once; another anon_id that it was sent with moves over.
+// goes into anon_id, once; another anon_id that it was sent with moves over. What was
+// erased stays where its erasure looks for it.
 const rewriteSQL = `
 WITH victims AS (
 	SELECT e.ctid, a.canonical_id
 	FROM unnest($1::uuid[], $2::smallint[], $3::text[]) AS k (project_id, environment, alias_id)
 	JOIN aliases a USING (project_id, environment, alias_id)
 	JOIN %[1]s e ON e.project_id = k.project_id AND e.environment = k.environment AND e.distinct_id = k.alias_id
+	WHERE NOT ` + erased + `
 	LIMIT $4
+), rewritten AS (
+	UPDATE %[1]s e SET
+		distinct_id = v.canonical_id,
+		anon_id = CASE WHEN e.rewritten THEN e.anon_id ELSE e.distinct_id END,
+		sent_anon_id = CASE WHEN e.rewritten OR e.anon_id = e.distinct_id THEN e.sent_anon_id ELSE e.anon_id END,
+		rewritten = true
+	FROM victims v WHERE e.ctid = v.ctid RETURNING 1
 )
-UPDATE %[1]s e SET
-	distinct_id = v.canonical_id,
-	anon_id = CASE WHEN e.rewritten THEN e.anon_id ELSE e.distinct_id END,
-	sent_anon_id = CASE WHEN e.rewritten OR e.anon_id = e.distinct_id THEN e.sent_anon_id ELSE e.anon_id END,
-	rewritten = true
-FROM victims v WHERE e.ctid = v.ctid`
+SELECT (SELECT count(*) FROM victims), (SELECT count(*) FROM rewritten)`
 
 // plannerSQL keeps the planner at the index: with a LIMIT it likes to scan the table
 // from its start, which for the last rows of many is all of it, again and again.
 const plannerSQL = `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
 
-// inBatches repeats a statement in transactions of its own until it finds less than it
-// may take, and makes their size fit the time they take.
-func (w *Worker) inBatches(ctx context.Context, count func(int64), statement func(tx pgx.Tx, limit int) (int64, error)) error {
-	for renewed := time.Now(); ; {
+// batch is what one transaction has done: the rows that it found to be changed, and how
+// many of them it changed. Another transaction may have been faster with the rest, and
+// then there may be more behind them.
+type batch struct{ found, changed int64 }
+
+// inPartitions brings a statement to every partition, until none has rows for it any
+// more. It is not complete when a day was made meanwhile: that has taken rows out of
+// the default partition, and they may have been passed.
+func (w *Worker) inPartitions(ctx context.Context, count func(int64), statement func(tx pgx.Tx, partition string, limit int) (batch, error)) (complete bool, err error) {
+	partitions, err := Partitions(ctx, w.pool)
+	if err != nil {
+		return false, err
+	}
+	for _, partition := range partitions {
+		w.show(func(s *WorkerStatus) { s.Partition = partition })
+		err := w.inBatches(ctx, count, func(tx pgx.Tx, limit int) (batch, error) { return statement(tx, partition, limit) })
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", partition, err)
+		}
+	}
+	now, err := Partitions(ctx, w.pool)
+	return slices.Equal(now, partitions), err
+}
+
+// inBatches repeats a statement in transactions of its own until it has done all that
+// it found and found less than it may take, and makes their size fit the time they take.
+func (w *Worker) inBatches(ctx context.Context, count func(int64), statement func(tx pgx.Tx, limit int) (batch, error)) error {
+	for {
+		if err := w.renew(ctx); err != nil {
+			return err
+		}
 		limit := w.batch
 		started := time.Now()
-		var rows int64
+		var b batch
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) (err error) {
 			if _, err := tx.Exec(ctx, plannerSQL); err != nil {
 				return err
 			}
-			rows, err = statement(tx, limit)
+			b, err = statement(tx, limit)
 			return err
 		})
 		if err != nil {
 			return err
 		}
 		took := time.Since(started)
-		count(rows)
+		count(b.changed)
 		w.show(func(s *WorkerStatus) { s.LongestTxSeconds = max(s.LongestTxSeconds, took.Seconds()) })
 		if took > aimedAt {
 			w.batch = max(limit/2, minBatch)
-		} else if rows == int64(limit) && took < aimedAt/2 {
+		} else if b.found == int64(limit) && took < aimedAt/2 {
 			w.batch = min(limit*3/2, maxBatch)
 		}
-		if rows < int64(limit) {
+		if b.found < int64(limit) && b.changed == b.found {
 			return nil
 		}
-		if time.Since(renewed) > leaseTerm/4 {
-			held, err := w.lease.Acquire(ctx, leaseName, leaseTerm)
-			if err != nil {
-				return err
-			}
-			if !held {
-				return fmt.Errorf("the lease went to another process")
-			}
-			renewed = time.Now()
-		}
 	}
+}
+
+// renew keeps the lease while there is work.
+func (w *Worker) renew(ctx context.Context) error {
+	if time.Since(w.renewed) < leaseTerm/4 {
+		return nil
+	}
+	held, err := w.acquire(ctx)
+	if err == nil && !held {
+		err = errors.New("the lease went to another process")
+	}
+	return err
+}
+
+func (w *Worker) acquire(ctx context.Context) (held bool, err error) {
+	w.renewed = time.Now()
+	return w.lease.Acquire(ctx, leaseName, leaseTerm)
 }
 
 var partitionName = regexp.MustCompile(`^events_(default|[0-9]{8})$`)
