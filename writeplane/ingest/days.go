@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"skerry/replication/up"
 	"skerry/writeplane/identity"
 )
 
@@ -174,19 +175,32 @@ func (d *days) summarize(ctx context.Context, today time.Time) error {
 }
 
 // forgetInsertIDs removes what is older than the window, and older than anything an
-// edge may still hold: its events meet the insert_ids of their own time.
+// edge may still hold: its events meet the insert_ids of their own time. An edge that
+// is heard of sends what it holds, however old; one that is not may never come back.
 func (s *Store) forgetInsertIDs(ctx context.Context) error {
-	var oldest *time.Time
-	if err := s.db.App.QueryRow(ctx, `SELECT min(oldest_at) FROM ingest_reports WHERE pending > 0`).Scan(&oldest); err != nil {
+	var heard, silent *time.Time
+	err := s.db.App.QueryRow(ctx, `
+		SELECT min(oldest_at) FILTER (WHERE reported_at > now() - interval '1 day'), min(oldest_at)
+		FROM ingest_reports WHERE lane = $1 AND pending > 0 AND edge NOT IN (SELECT edge FROM ingest_retired)`,
+		int16(up.LaneEvent)).Scan(&heard, &silent)
+	if err != nil {
 		return fmt.Errorf("read the oldest pending event: %w", err)
 	}
 	now := time.Now()
-	horizon := now.Add(-insertIDWindow - 24*time.Hour)
-	if oldest != nil && oldest.Before(now) {
-		horizon = horizon.Add(-min(now.Sub(*oldest), 30*24*time.Hour))
-	}
+	held := max(heldSince(heard, now, oldestDay*24*time.Hour), heldSince(silent, now, silentInsertIDs))
 	return inSteps(ctx, s.db.App, `DELETE FROM insert_ids WHERE ctid = ANY (ARRAY(
-		SELECT ctid FROM insert_ids WHERE received_at < $1 LIMIT $2))`, horizon)
+		SELECT ctid FROM insert_ids WHERE received_at < $1 LIMIT $2))`, now.Add(-insertIDWindow-24*time.Hour-held))
+}
+
+// silentInsertIDs is for how much longer insert_ids are kept for edges that are silent.
+const silentInsertIDs = 30 * 24 * time.Hour
+
+// heldSince is how long an edge has held its oldest event, between 0 and most.
+func heldSince(oldest *time.Time, now time.Time, most time.Duration) time.Duration {
+	if oldest == nil {
+		return 0
+	}
+	return min(max(now.Sub(*oldest), 0), most)
 }
 
 // inSteps repeats a statement, each time for at most some rows, until none are left.

@@ -37,31 +37,37 @@ RETURNING digest`
 
 // markDuplicates finds the events whose insert_id was stored within the window.
 func markDuplicates(ctx context.Context, tx pgx.Tx, l *load) error {
-	first := map[insertKey]*row{}
-	for i := range l.rows {
-		r := &l.rows[i]
-		if r.fate != stored || r.InsertID == nil {
-			continue
+	var asked []*row
+	for _, r := range l.pick(stored) {
+		if r.InsertID != nil {
+			asked = append(asked, r)
 		}
-		key := keyOf(r.scope, r.InsertID)
-		if before, ok := first[key]; !ok {
-			first[key] = r
-		} else if r.received().Sub(before.received()).Abs() < insertIDWindow {
+	}
+	// Once, but for a transaction that spans more than the window.
+	for len(asked) > 0 {
+		first := map[insertKey]*row{}
+		var later []*row
+		for _, r := range asked {
+			key := keyOf(r.scope, r.InsertID)
+			if before, ok := first[key]; !ok {
+				first[key] = r
+			} else if r.received().Sub(before.received()).Abs() < insertIDWindow {
+				r.fate = duplicate
+			} else {
+				later = append(later, r)
+			}
+		}
+		fresh, err := insertIDs(ctx, tx, first)
+		if err != nil {
+			return fmt.Errorf("store insert_ids: %w", err)
+		}
+		for _, key := range fresh {
+			delete(first, key)
+		}
+		for _, r := range first {
 			r.fate = duplicate
 		}
-	}
-	if len(first) == 0 {
-		return nil
-	}
-	fresh, err := insertIDs(ctx, tx, first)
-	if err != nil {
-		return fmt.Errorf("store insert_ids: %w", err)
-	}
-	for _, key := range fresh {
-		delete(first, key)
-	}
-	for _, r := range first {
-		r.fate = duplicate
+		asked = later
 	}
 	return nil
 }
@@ -83,4 +89,25 @@ func insertIDs(ctx context.Context, tx pgx.Tx, first map[insertKey]*row) (fresh 
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[insertKey])
+}
+
+// forgetRefused forgets the insert_ids of events that PostgreSQL then refused: a replay
+// would take such an event for its own duplicate, and never store it.
+func forgetRefused(ctx context.Context, tx pgx.Tx, rows []*row) error {
+	var keys []insertKey
+	var received []time.Time
+	for _, r := range rows {
+		if r.fate == dead && r.InsertID != nil {
+			keys, received = append(keys, keyOf(r.scope, r.InsertID)), append(received, r.received())
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM insert_ids i USING unnest($1::uuid[], $2::timestamptz[]) AS x (digest, received_at)
+		WHERE i.digest = x.digest AND i.received_at = x.received_at`, keys, received)
+	if err != nil {
+		return fmt.Errorf("forget insert_ids of refused events: %w", err)
+	}
+	return nil
 }

@@ -201,7 +201,8 @@ func (s *Store) settleEvents(ctx context.Context, tx pgx.Tx, l *load) error {
 		return err
 	}
 	var plain, referred []*row
-	for _, r := range l.pick(stored) {
+	rows := l.pick(stored)
+	for _, r := range rows {
 		if r.Ref != nil {
 			referred = append(referred, r)
 		} else {
@@ -215,7 +216,7 @@ func (s *Store) settleEvents(ctx context.Context, tx pgx.Tx, l *load) error {
 	if err != nil {
 		return err
 	}
-	return isolate(ctx, tx, len(referred), lenient, func(ctx context.Context, tx pgx.Tx, from, to int) error {
+	err = isolate(ctx, tx, len(referred), lenient, func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		for _, r := range referred[from:to] {
 			if err := s.copyReferred(ctx, tx, l, r); err != nil {
 				return err
@@ -223,6 +224,10 @@ func (s *Store) settleEvents(ctx context.Context, tx pgx.Tx, l *load) error {
 		}
 		return nil
 	}, func(i int, reason string) { referred[i].die(reason) })
+	if err != nil {
+		return err
+	}
+	return forgetRefused(ctx, tx, rows)
 }
 
 // resolve finds the canonical identifiers of the rows that will be stored.
