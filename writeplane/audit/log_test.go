@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -218,6 +219,98 @@ func TestMirrorThatFailsIsCountedRepairedLaterAndNotMissed(t *testing.T) {
 	var count int
 	if err := tr.db.Owner.QueryRow(t.Context(), `SELECT count(*) FROM skerry_audit_mirror.entries`).Scan(&count); err != nil || count != 3 {
 		t.Errorf("%d entries in the mirror, %v", count, err)
+	}
+}
+
+// pickyMirror refuses the entries of some organizations and notes the sizes of batches.
+type pickyMirror struct {
+	Mirror
+	refused []string
+	batches []int
+}
+
+func (m *pickyMirror) Write(ctx context.Context, entries []Entry) error {
+	if slices.Contains(m.refused, entries[0].OrganizationID) {
+		return errors.New("no such character here")
+	}
+	m.batches = append(m.batches, len(entries))
+	return m.Mirror.Write(ctx, entries)
+}
+
+// mirrorLast lets the organization come last in a round: the others' cursors stand further back.
+func (tr *trail) mirrorLast(t testing.TB) {
+	t.Helper()
+	if _, err := tr.db.App.Exec(t.Context(), `INSERT INTO audit_mirrored VALUES ($1, 0, '2000-01-01')`, tr.organization); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestChainsThatTheMirrorRefusesKeepNoOtherBack(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	_, mirror, _ := tr.mirrored(t)
+	picky := &pickyMirror{Mirror: mirror}
+	for range 4 {
+		other := &trail{db: tr.db, commits: tr.commits}
+		other.organization, other.project = tr.found(t, "pro")
+		other.logMany(t, 1)
+		picky.refused = append(picky.refused, other.organization)
+	}
+	tr.logMany(t, 1)
+	tr.mirrorLast(t)
+	if _, err := NewMirrorer(tr.db.App, picky, prometheus.NewRegistry()).Round(t.Context()); err == nil {
+		t.Fatal("nothing was refused")
+	}
+	if !slices.Equal(picky.batches, []int{1}) {
+		t.Errorf("batches %v, want the one entry that the mirror takes", picky.batches)
+	}
+}
+
+// Filling a mirror anew, when retention has taken all that some organizations ever did.
+func TestChainsWithoutEntriesKeepNoOtherBack(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	_, err := tr.db.App.Exec(t.Context(), `
+		WITH gone AS (INSERT INTO organizations (id, name, tier) SELECT gen_random_uuid(), 'Gone', 'hobby' FROM generate_series(1, $1) RETURNING id)
+		INSERT INTO audit_chains (organization_id, seq, hash, at, begun_at, classes)
+		SELECT id, 7, '', now() - interval '200 days', now() - interval '300 days', '{hobby}' FROM gone`, mirrorRound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.logMany(t, 1)
+	if _, err := tr.db.App.Exec(t.Context(), `INSERT INTO audit_mirrored SELECT organization_id, 0, 'epoch' FROM audit_chains WHERE seq = 7`); err != nil {
+		t.Fatal(err)
+	}
+	tr.mirrorLast(t)
+	_, _, mirrorer := tr.mirrored(t)
+	for range 2 {
+		if _, err := mirrorer.Round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := counted(t, mirrorer.copied); got != 1 {
+		t.Errorf("%v entries copied, want 1", got)
+	}
+	if more, err := mirrorer.Round(t.Context()); more || err != nil {
+		t.Errorf("more %v, %v; want nothing left", more, err)
+	}
+}
+
+// The cursor's transaction waits while a batch travels, and the server ends one that waits too long.
+func TestBatchForTheMirrorIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	_, mirror, _ := tr.mirrored(t)
+	picky := &pickyMirror{Mirror: mirror}
+	large := map[string]string{"text": strings.Repeat("x", 3<<20)}
+	for range 5 {
+		tr.log(t, commit.Entry{OrganizationID: tr.organization, ProjectID: tr.project, Action: "switch.flag.updated", ResourceType: "flag", ResourceID: "f", After: large})
+	}
+	tr.log(t, commit.Entry{OrganizationID: tr.organization, Action: "x", ResourceType: "x", ResourceID: "x", After: map[string]string{"text": strings.Repeat("x", 9<<20)}})
+	tr.logMany(t, 3)
+	copyAll(t, NewMirrorer(tr.db.App, picky, prometheus.NewRegistry()))
+	if want := []int{2, 2, 1, 1, 3}; !slices.Equal(picky.batches, want) {
+		t.Errorf("batches %v, want %v", picky.batches, want)
 	}
 }
 

@@ -28,7 +28,8 @@ const (
 	mirrorEvery = 2 * time.Second
 	mirrorRetry = 30 * time.Second
 	mirrorBatch = 500
-	mirrorRound = 200 // organizations a round
+	mirrorBytes = 8 << 20 // of a batch's snapshots, unless its first entry alone has more
+	mirrorRound = 200     // organizations a round
 )
 
 // NewMirrorer returns the copier on the application's pool.
@@ -74,27 +75,27 @@ func (m *Mirrorer) Round(ctx context.Context) (more bool, err error) {
 	more = len(behind) == mirrorRound
 	var faults []error
 	for _, organizationID := range behind {
-		full, err := m.chain(ctx, organizationID)
+		left, err := m.chain(ctx, organizationID)
 		if err != nil {
 			m.failures.Inc()
 			faults = append(faults, err)
-			if len(faults) >= 3 {
-				break // the mirror is away; it need not be asked once for each chain
+			if postgres.Unavailable(err) || ctx.Err() != nil {
+				break // it need not be asked once for each chain; one that it refuses keeps no other back
 			}
 		}
-		more = more || full
+		more = more || left
 	}
 	return more, errors.Join(faults...)
 }
 
-// chain copies a chain's next batch and moves its cursor. The cursor's row lock keeps
-// other processes off the same chain.
-func (m *Mirrorer) chain(ctx context.Context, organizationID string) (full bool, err error) {
+// chain copies a chain's next batch and moves its cursor; left tells that there is more.
+// The cursor's row lock keeps other processes off the same chain.
+func (m *Mirrorer) chain(ctx context.Context, organizationID string) (left bool, err error) {
 	if _, err := m.pool.Exec(ctx, `INSERT INTO audit_mirrored (organization_id, seq, at) VALUES ($1, 0, 'epoch') ON CONFLICT DO NOTHING`, organizationID); err != nil {
 		return false, fmt.Errorf("begin the mirror's cursor: %w", err)
 	}
 	err = postgres.InTx(ctx, m.pool, func(tx pgx.Tx) error {
-		var done Position
+		var done, end Position
 		err := tx.QueryRow(ctx, `SELECT seq, at FROM audit_mirrored WHERE organization_id = $1 FOR UPDATE SKIP LOCKED`, organizationID).Scan(&done.Seq, &done.At)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil // another process is at it
@@ -102,23 +103,48 @@ func (m *Mirrorer) chain(ctx context.Context, organizationID string) (full bool,
 		if err != nil {
 			return fmt.Errorf("read the mirror's cursor: %w", err)
 		}
-		q := Query{OrganizationID: organizationID, Since: done.At, After: &done, Ascending: true, Limit: mirrorBatch}
-		sql, args := q.build(table)
-		batch, err := postgres.All(ctx, tx, "read entries to mirror", scan, sql, args...)
-		if err != nil || len(batch) == 0 {
+		// Read before the entries: what is not there of those up to the head, retention has taken.
+		if err := tx.QueryRow(ctx, `SELECT seq, at FROM audit_chains WHERE organization_id = $1`, organizationID).Scan(&end.Seq, &end.At); err != nil {
+			return fmt.Errorf("read the chain's head: %w", err)
+		}
+		batch, err := nextBatch(ctx, tx, organizationID, done)
+		if err != nil {
 			return err
 		}
-		if err := m.mirror.Write(ctx, batch); err != nil {
-			return fmt.Errorf("write to the mirror: %w", err)
+		reached := end
+		if len(batch) > 0 {
+			last := batch[len(batch)-1]
+			reached = Position{last.CreatedAt, last.Seq}
+			if err := m.mirror.Write(ctx, batch); err != nil {
+				return fmt.Errorf("write to the mirror: %w", err)
+			}
 		}
-		last := batch[len(batch)-1]
-		_, err = tx.Exec(ctx, `UPDATE audit_mirrored SET seq = $2, at = $3 WHERE organization_id = $1`, organizationID, last.Seq, last.CreatedAt)
+		_, err = tx.Exec(ctx, `UPDATE audit_mirrored SET seq = $2, at = $3 WHERE organization_id = $1`, organizationID, reached.Seq, reached.At)
 		if err != nil {
 			return fmt.Errorf("move the mirror's cursor: %w", err)
 		}
 		m.copied.Add(float64(len(batch)))
-		full = len(batch) == mirrorBatch
+		left = reached.Seq < end.Seq
 		return nil
 	})
-	return full, err
+	return left, err
+}
+
+// nextBatch reads the chain's entries behind a place, as many as make a batch. How long
+// they are is asked first: the cursor waits in its transaction while they travel to the
+// mirror, and they are held in memory.
+func nextBatch(ctx context.Context, tx pgx.Tx, organizationID string, done Position) ([]Entry, error) {
+	q := Query{OrganizationID: organizationID, Since: done.At, After: &done, Ascending: true, Limit: mirrorBatch}
+	sql, args := q.build(table)
+	var fit int
+	err := tx.QueryRow(ctx, fmt.Sprintf(`
+		SELECT count(*) FROM (
+			SELECT sum(coalesce(octet_length(before), 0) + coalesce(octet_length(after), 0) + octet_length(metadata)) OVER (ORDER BY created_at, seq) AS bytes FROM (%s) AS entries
+		) AS sums WHERE bytes <= $%d`, sql, len(args)), append(args, mirrorBytes)...).Scan(&fit)
+	if err != nil {
+		return nil, fmt.Errorf("measure entries to mirror: %w", err)
+	}
+	q.Limit = max(fit, 1)
+	sql, args = q.build(table)
+	return postgres.All(ctx, tx, "read entries to mirror", scan, sql, args...)
 }
