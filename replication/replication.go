@@ -54,9 +54,6 @@ func (l Lane) String() string {
 	return "lane(" + strconv.Itoa(int(l)) + ")"
 }
 
-// Valid tells whether l is Normal or Urgent.
-func (l Lane) Valid() bool { return l < Lanes }
-
 // Stream is the name of the lane's JetStream stream.
 func (l Lane) Stream() string {
 	if l == Urgent {
@@ -99,16 +96,6 @@ func (r Revision) Append(b []byte) []byte {
 // Max is, lane by lane, the higher of two revisions.
 func (r Revision) Max(o Revision) Revision {
 	return Revision{Normal: max(r.Normal, o.Normal), Urgent: max(r.Urgent, o.Urgent)}
-}
-
-// Raise is r with its part of the lane raised to p, if p is higher.
-func (r Revision) Raise(l Lane, p Position) Revision {
-	if l == Urgent {
-		r.Urgent = max(r.Urgent, p)
-	} else {
-		r.Normal = max(r.Normal, p)
-	}
-	return r
 }
 
 // ParseRevision reads String's text.
