@@ -111,7 +111,6 @@ type Tx struct {
 	events    []Event
 	documents [replication.Lanes][]document
 	places    map[replication.Subject]int // of documents in their lane
-	after     []func()
 }
 
 type document struct {
@@ -120,23 +119,15 @@ type document struct {
 }
 
 // InTx runs fn and flushes what it handed over; everything is committed together or
-// nothing is. Functions given to AfterCommit run after a successful commit.
+// nothing is.
 func (s *Store) InTx(ctx context.Context, origin Origin, fn func(tx *Tx) error) error {
-	var collected *Tx
-	err := postgres.InPipeline(ctx, s.pool, func(tx *postgres.Pipeline) error {
-		collected = &Tx{Pipeline: tx, Origin: origin}
-		if err := fn(collected); err != nil {
+	return postgres.InPipeline(ctx, s.pool, func(pipeline *postgres.Pipeline) error {
+		tx := &Tx{Pipeline: pipeline, Origin: origin}
+		if err := fn(tx); err != nil {
 			return err
 		}
-		return s.flush(ctx, collected)
+		return s.flush(ctx, tx)
 	})
-	if err != nil {
-		return err
-	}
-	for _, f := range collected.after {
-		f()
-	}
-	return nil
 }
 
 // Audit hands over one audit entry.
@@ -149,9 +140,6 @@ func (tx *Tx) Audit(e Entry) {
 
 // Emit hands over one outbound event.
 func (tx *Tx) Emit(e Event) { tx.events = append(tx.events, e) }
-
-// AfterCommit runs f once the transaction is committed; f must not block.
-func (tx *Tx) AfterCommit(f func()) { tx.after = append(tx.after, f) }
 
 // Put hands over a document: body is marshalled as JSON. The lane is the subject's
 // own. A second Put or Delete of the subject in one transaction replaces the first.
