@@ -12,13 +12,6 @@ import (
 	"strings"
 )
 
-// Prefixes of the kinds of secrets.
-const (
-	LivePrefix   = "sk_live_"
-	TestPrefix   = "sk_test_"
-	DeployPrefix = "sk_deploy_"
-)
-
 // Environments by name.
 const (
 	Live = "live"
@@ -26,6 +19,9 @@ const (
 )
 
 const (
+	livePrefix = "sk_live_"
+	testPrefix = "sk_test_"
+
 	alphabet   = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	randomLen  = 32
 	displayLen = 12
@@ -63,11 +59,11 @@ func Display(key string) string {
 // anything that does not have the form of a project key.
 func Environment(key string) (environment string, ok bool) {
 	switch {
-	case len(key) != len(LivePrefix)+randomLen:
+	case len(key) != len(livePrefix)+randomLen:
 		return "", false
-	case strings.HasPrefix(key, LivePrefix):
+	case strings.HasPrefix(key, livePrefix):
 		return Live, true
-	case strings.HasPrefix(key, TestPrefix):
+	case strings.HasPrefix(key, testPrefix):
 		return Test, true
 	}
 	return "", false
