@@ -11,20 +11,6 @@ import (
 	"time"
 )
 
-// listener wraps every connection it accepts in a conn.
-type listener struct {
-	net.Listener
-	limits *Limits
-}
-
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: c, limits: l.limits}, nil
-}
-
 // conn ends when its client sends a request too slowly, asks nothing for too long or takes nothing of an answer, and can
 // end softly.
 //
@@ -33,6 +19,8 @@ func (l listener) Accept() (net.Conn, error) {
 type conn struct {
 	net.Conn
 	limits *Limits
+	open   *atomic.Int64 // connections of the listener; nil: not counted
+	gone   atomic.Bool   // not among them any more
 	asked  time.Time     // when the last answered request had come
 	wrote  time.Time     // when the last answer began to leave; zero: none has since the last request
 	until  time.Time     // the write deadline as it is set; only the server's goroutine writes
@@ -197,6 +185,7 @@ const (
 // Close ends the connection. When the client may still be sending, closing at once would answer its next bytes with a
 // reset, which destroys the answer on its way; so the sending side is closed and what comes is thrown away for a while.
 func (c *conn) Close() error {
+	defer c.leave()
 	tcp, ok := c.Conn.(*net.TCPConn)
 	if !ok || !c.linger.Swap(false) {
 		return c.Conn.Close()
@@ -207,4 +196,10 @@ func (c *conn) Close() error {
 	_ = tcp.SetReadDeadline(time.Now().Add(lingerTime)) // on failure the copy below ends at once
 	_, _ = io.CopyN(io.Discard, tcp, lingerBytes)       // its end is all we wait for
 	return tcp.Close()
+}
+
+func (c *conn) leave() {
+	if c.open != nil && !c.gone.Swap(true) {
+		c.open.Add(-1)
+	}
 }

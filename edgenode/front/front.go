@@ -24,7 +24,7 @@ import (
 type Limits struct {
 	Header      int           // bytes of request line and headers; 0 means 8 KiB. Every open connection holds as much.
 	Answer      int           // bytes of an answer that leave together; 0 means 16 KiB. Every open connection holds as much.
-	Connections int           // at once; 0 means 100,000
+	Connections int           // at once, without streams of changes; 0 means 100,000, or half of the files that the process may open
 	Time        time.Duration // for the header and the first 8 KiB of a body, and for what the rest keeps its reader waiting; 0 means 30 s
 	Idle        time.Duration // between requests of a connection; 0 means 75 s
 	Stall       time.Duration // in which a client must take some bytes of an answer; 0 means 60 s
@@ -50,7 +50,7 @@ func (l Limits) withDefaults() Limits {
 		l.Answer = 16 << 10
 	}
 	if l.Connections == 0 {
-		l.Connections = 100_000
+		l.Connections = min(100_000, serve.OpenFiles()/2)
 	}
 	return l
 }
@@ -73,10 +73,11 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 	server := &fasthttp.Server{
 		Handler:                      careful(handler),
 		ErrorHandler:                 refuse,
+		HeaderReceived:               expecting,
 		ReadBufferSize:               limits.Header,
 		WriteBufferSize:              limits.Answer,
-		Concurrency:                  limits.Connections,
-		MaxRequestBodySize:           64 << 10, // what is larger than this is not waited for
+		Concurrency:                  2 * limits.Connections, // the listener counts; a worker is free a little later than its connection
+		MaxRequestBodySize:           64 << 10,               // what is larger than this is not waited for
 		StreamRequestBody:            true,
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
@@ -86,7 +87,7 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 		Logger:                       quiet{},
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener{ln, &limits}) }()
+	go func() { served <- server.Serve(&listener{Listener: ln, limits: &limits}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)
@@ -120,6 +121,9 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 		if ok {
 			c.answered(ctx.Time())
 		}
+		if asksToClose(&ctx.Request.Header) {
+			ctx.SetConnectionClose()
+		}
 		if ctx.Request.IsBodyStream() && !consumed(ctx) {
 			ctx.SetConnectionClose()
 			linger(ctx)
@@ -127,12 +131,47 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 }
 
-var errAmbiguous = errors.New("both Content-Length and Transfer-Encoding")
+var errAmbiguous = errors.New("a request that may end in two places")
 
-// ambiguous tells whether a request says its length in two ways. Whatever stands in front of this edge may have believed
-// the other one, and then what follows is not what its sender was allowed to send.
+// ambiguous tells whether what stands in front of this edge may have seen another end of the request, or other headers in
+// it: then what follows is not what its sender was allowed to send. Its length is said in two ways, or in one that its
+// version of HTTP does not have, or a line feed alone ends a line, which others take for a part of it.
 func ambiguous(h *fasthttp.RequestHeader) bool {
-	return h.ContentLength() == -1 && len(h.PeekAll("Transfer-Encoding")) > 0 && hasField(h.RawHeaders(), "content-length")
+	raw := h.RawHeaders()
+	if bytes.Count(raw, lineFeed) != bytes.Count(raw, carriageReturn) { // one without the other is refused already
+		return true
+	}
+	return h.ContentLength() == chunked && len(h.PeekAll("Transfer-Encoding")) > 0 && (!h.IsHTTP11() || hasField(raw, "content-length"))
+}
+
+var lineFeed, carriageReturn = []byte("\n"), []byte("\r")
+
+// asksToClose tells whether Connection has the word among others or in capitals; fasthttp knows it alone and in small letters.
+func asksToClose(h *fasthttp.RequestHeader) bool {
+	words := h.Peek("Connection")
+	if len(words) == 0 || string(words) == "keep-alive" {
+		return false
+	}
+	for word := range bytes.SplitSeq(words, []byte(",")) {
+		if bytes.EqualFold(bytes.TrimSpace(word), []byte("close")) {
+			return true
+		}
+	}
+	return false
+}
+
+// expecting makes of Expect what fasthttp understands: the word has no case, and a client of HTTP/1.0 cannot mean it (RFC
+// 9110 section 10.1.1).
+func expecting(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	if h.IsGet() || !bytes.EqualFold(h.Peek("Expect"), []byte("100-continue")) {
+		return fasthttp.RequestConfig{}
+	}
+	if h.IsHTTP11() {
+		h.Set("Expect", "100-continue")
+	} else {
+		h.Del("Expect")
+	}
+	return fasthttp.RequestConfig{}
 }
 
 // hasField looks for a header field, in lower case, in a block of raw header lines.

@@ -131,16 +131,19 @@ func TestRequestsThatCannotBeTrustedAreRefused(t *testing.T) {
 		request string
 		status  string
 	}{
-		"with an id of its own": {"POST / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-		"length said two ways":  {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-		"and the other way":     {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", "400"},
-		"two lengths":           {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "400"},
-		"length with a sign":    {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde", "400"},
-		"strange coding":        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "400"},
-		"coding twice":          {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-		"two hosts":             {"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
-		"no request at all":     {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
-		"header too large":      {"GET / HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 20_000) + "\r\n\r\n", "431"},
+		"with an id of its own":          {"POST / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"length said two ways":           {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"and the other way":              {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n", "400"},
+		"chunks to a server of old":      {"POST / HTTP/1.0\r\nConnection: keep-alive\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"a header's end of another kind": {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nA: a\n\nab\r\n\r\n", "400"},
+		"a header within a header":       {"POST / HTTP/1.1\r\nHost: x\r\nA: a\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"two lengths":                    {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", "400"},
+		"length with a sign":             {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde", "400"},
+		"strange coding":                 {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "400"},
+		"coding twice":                   {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+		"two hosts":                      {"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400"},
+		"no request at all":              {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
+		"header too large":               {"GET / HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 20_000) + "\r\n\r\n", "431"},
 	} {
 		served.Store(0)
 		got := talk(t, address, c.request)
@@ -215,6 +218,43 @@ func TestConnectionIsKeptWhenTheBodyWasRead(t *testing.T) {
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil || resp.StatusCode != 200 || resp.Close {
 			t.Fatalf("request %d: %v %v", i, resp, err)
+		}
+	}
+}
+
+func TestConnectionEndsWhenItsClientSaysSo(t *testing.T) {
+	t.Parallel()
+	address := start(t, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString("here") }, Limits{})
+	for _, words := range []string{"close", "Close", "TE, close", "close, TE", "x\r\nConnection: close"} {
+		got := talk(t, address, "GET / HTTP/1.1\r\nHost: x\r\nConnection: "+words+"\r\n\r\n")
+		if !strings.Contains(got, "\r\nConnection: close\r\n") || !strings.HasSuffix(got, "here") {
+			t.Errorf("Connection: %s: %q", words, got)
+		}
+	}
+}
+
+func TestOnlyWhoKnowsOfItIsToldToGoOn(t *testing.T) {
+	t.Parallel()
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		body, err := Body(ctx, nil, 100)
+		if err != nil {
+			ctx.SetStatusCode(400)
+		}
+		ctx.SetBody(body)
+	}, Limits{})
+	const goOn = "HTTP/1.1 100 Continue\r\n\r\n"
+	for name, c := range map[string]struct {
+		version, expect string
+		told            bool
+	}{
+		"asks":                    {"1.1", "100-continue", true},
+		"asks in capitals":        {"1.1", "100-Continue", true},
+		"asks for something else": {"1.1", "more", false},
+		"cannot know":             {"1.0", "100-continue", false},
+	} {
+		got := talk(t, address, "POST / HTTP/"+c.version+"\r\nHost: x\r\nConnection: close\r\nExpect: "+c.expect+"\r\nContent-Length: 4\r\n\r\nbody")
+		if strings.HasPrefix(got, goOn) != c.told || !strings.HasSuffix(got, "\r\n\r\nbody") || strings.Count(got, "HTTP/1.1 200") != 1 {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }
