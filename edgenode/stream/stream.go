@@ -23,6 +23,7 @@ import (
 
 	"skerry/edgenode/gate"
 	"skerry/edgenode/view"
+	"skerry/pkg/serve"
 	"skerry/replication"
 )
 
@@ -32,7 +33,7 @@ type Config struct {
 	Life      time.Duration // of a stream, ±20%; 0 means 30 min
 	Stall     time.Duration // in which a reader must take a message; 0 means 10 s
 	Check     time.Duration // between looks at the streams' keys; 0 means 500 ms
-	Streams   int           // at once; 0 means 50,000
+	Streams   int           // at once; 0 means 50,000, or a quarter of the files that the process may open
 }
 
 func (c Config) withDefaults() Config {
@@ -46,7 +47,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Stall, 10*time.Second)
 	set(&c.Check, 500*time.Millisecond)
 	if c.Streams == 0 {
-		c.Streams = 50_000
+		c.Streams = min(50_000, serve.OpenFiles()/4)
 	}
 	return c
 }
@@ -135,7 +136,7 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	s := &stream{m: m, key: pass.Key, since: string(ctx.Request.Header.Peek("Last-Event-ID")), ended: make(chan struct{})}
-	if !m.admit(s) {
+	if !m.room() {
 		h.SetContentType("application/json")
 		h.Set("Retry-After", "10")
 		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
@@ -149,14 +150,28 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 	h.SetConnectionClose()
 	head := append([]byte(nil), h.Header()...)
 	ctx.HijackSetNoResponse(true)
-	ctx.Hijack(func(c net.Conn) { s.take(c, head) })
+	ctx.Hijack(func(c net.Conn) {
+		// Only here: the server does not hand over the connection of a client that has gone.
+		if m.admit(s) {
+			s.take(c, head)
+		}
+	})
 }
 
-// admit counts a stream in, from here on to leave.
+func (m *Module) room() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.roomLocked()
+}
+
+func (m *Module) roomLocked() bool { return !m.closing && len(m.open) < m.config.Streams }
+
+// admit counts a stream in, from here on to leave. Where another has taken the last place since the client was told yes, it
+// is not: the connection ends, and the client comes again.
 func (m *Module) admit(s *stream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closing || len(m.open) >= m.config.Streams {
+	if !m.roomLocked() {
 		return false
 	}
 	m.open[s] = struct{}{}

@@ -3,6 +3,7 @@ package stream_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -55,6 +56,44 @@ func newEdge(t testing.TB, config stream.Config) *edge {
 	})
 	t.Cleanup(e.stop)
 	return e
+}
+
+// A client that asks for a stream behind another request, and is gone before the first answer leaves, has no stream: the
+// server never hands its connection over.
+func TestStreamOfAClientThatHasGoneIsNotCounted(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, stream.Config{})
+	asked, gone, admitted := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	address := e.Serve(func(ctx *fasthttp.RequestCtx) {
+		if string(ctx.Path()) == "/first" {
+			close(asked)
+			<-gone
+			ctx.SetStatusCode(404)
+			ctx.Response.Header.SetContentType("application/json")
+			ctx.SetBodyString(`{"error":"not_found"}`)
+			return
+		}
+		e.m.Serve(ctx)
+		close(admitted)
+	})
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(c, "GET /first HTTP/1.1\r\nHost: x\r\n\r\nGET /api/v1/stream?key=%s HTTP/1.1\r\nHost: x\r\n\r\n", e.Live); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()); err != nil { // a reset
+		t.Fatal(err)
+	}
+	close(gone)
+	<-admitted
+	for deadline := time.Now().Add(5 * time.Second); e.m.Streams() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d streams of nobody, and the edge cannot end", e.m.Streams())
+		}
+	}
 }
 
 // listener is one open stream, read line by line.
