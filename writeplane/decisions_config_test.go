@@ -3,6 +3,7 @@ package writeplane
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -340,5 +341,30 @@ func TestMemberListsReachEdgesInShards(t *testing.T) {
 	var left int
 	if err := d.db.App.QueryRow(t.Context(), `SELECT count(*) FROM documents WHERE body IS NOT NULL AND subject LIKE '%'||$1||'.members.%'`, d.founding.ProjectID).Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d documents left, %v", left, err)
+	}
+}
+
+// Ids that somebody chose so that most of them fall into one sixteenth of the shards need more shards than their bytes
+// do. A change of one member tries fewer first, and must leave nothing of that.
+func TestOneMoreMemberKeepsAnUnevenListWhole(t *testing.T) {
+	t.Parallel()
+	d := newDecisions(t)
+	want := map[string]bool{"ada": true}
+	var ids []string
+	for i := 0; len(ids) < 3500; i++ {
+		id := fmt.Sprintf("user-%d", i)
+		if len(ids) >= 500 { // the first ones are spread evenly
+			if id += strings.Repeat("x", 200-len(id)); decide.Shard(id, 16) != 8 {
+				continue
+			}
+		}
+		want[id] = true
+		ids = append(ids, `"`+id+`"`)
+	}
+	d.must(201, "POST", "/api/v1/cohorts", `{"name":"uneven","members":[`+strings.Join(ids, ",")+`]}`)
+	d.must(200, "POST", "/api/v1/cohorts/uneven/members", `{"add":["ada"]}`)
+	members, count := d.shards("uneven")
+	if !maps.Equal(members, want) || count != 32 {
+		t.Errorf("%d members in %d shards, want %d in 32", len(members), count, len(want))
 	}
 }

@@ -146,8 +146,9 @@ func plan(bytes int64, present int) int {
 func (c *Cohort) putShards(ctx context.Context, tx *commit.Tx, touched []string, every bool) error {
 	before := c.Shards
 	c.Shards = plan(c.MemberBytes, before)
+	every = every || c.Shards != before
 	for {
-		err := c.putSome(ctx, tx, touched, every || c.Shards != before)
+		err := c.putSome(ctx, tx, touched, every)
 		var p *problem.Error
 		if !errors.As(err, &p) || c.Shards >= maxShards {
 			if err != nil {
@@ -155,7 +156,9 @@ func (c *Cohort) putShards(ctx context.Context, tx *commit.Tx, touched []string,
 			}
 			break
 		}
-		c.Shards *= 2 // an uneven spread: somebody chose the ids so
+		// An uneven spread: somebody chose the ids so. What the attempt has handed over
+		// is of another number of shards, also when that is the former one now.
+		c.Shards, every = c.Shards*2, true
 	}
 	for n := c.Shards; n < before; n++ {
 		tx.Delete(c.shardSubject(n))
