@@ -64,28 +64,26 @@ type haltRequest struct {
 
 // readHalt checks in the order of the specification.
 func readHalt(body []byte) (haltRequest, error) {
-	var members map[string]any
+	var members map[string]json.RawMessage // what is not needed stays unread: it may be a number that no machine holds
 	if json.Unmarshal(body, &members) != nil {
 		return haltRequest{}, ErrFlagKey
 	}
-	var in haltRequest
-	in.FlagKey, _ = members["flag_key"].(string)
+	text := func(name string) (text string) {
+		_ = json.Unmarshal(members[name], &text) // empty when it is absent or something else
+		return text
+	}
+	in := haltRequest{FlagKey: text("flag_key"), Reason: storable(text("reason")), Environment: text("environment")}
 	if in.FlagKey == "" {
 		return in, ErrFlagKey
 	}
-	in.Reason, _ = members["reason"].(string)
 	if in.Reason == "" {
 		return in, ErrReason
 	}
-	in.Reason = storable(in.Reason)
-	if env := members["environment"]; env != nil {
-		in.Environment, _ = env.(string)
-		if in.Environment != "live" && in.Environment != "test" {
-			return in, access.ErrEnvironment
-		}
+	env := members["environment"]
+	if env != nil && string(env) != "null" && in.Environment != "live" && in.Environment != "test" {
+		return in, access.ErrEnvironment
 	}
-	if url, ok := members["evidence_url"].(string); ok {
-		url = storable(url)
+	if url := storable(text("evidence_url")); url != "" {
 		in.EvidenceURL = &url
 	}
 	return in, nil
