@@ -89,8 +89,12 @@ func TestStreamOfAClientThatHasGoneIsNotCounted(t *testing.T) {
 	}
 	close(gone)
 	<-admitted
-	for deadline := time.Now().Add(5 * time.Second); e.m.Streams() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	poll, deadline := time.NewTicker(time.Millisecond), time.After(5*time.Second)
+	defer poll.Stop()
+	for e.m.Streams() > 0 {
+		select {
+		case <-poll.C:
+		case <-deadline:
 			t.Fatalf("%d streams of nobody, and the edge cannot end", e.m.Streams())
 		}
 	}
