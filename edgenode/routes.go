@@ -178,14 +178,14 @@ func (e *Edge) routes() []route {
 		{"/api/v1/batch", map[string]handler{"POST": e.intake.Batch}},
 		{"/api/catch/events", map[string]handler{"POST": e.intake.Crash}},
 
-		{"/api/pulse/surveys", map[string]handler{"GET": e.certain(e.pulse.List)}},
-		{"/api/pulse/surveys/*", map[string]handler{"GET": e.certain(e.pulse.Bundle)}},
+		{"/api/pulse/surveys", map[string]handler{"GET": e.pulse.List}},
+		{"/api/pulse/surveys/*", map[string]handler{"GET": e.pulse.Bundle}},
 
-		{"/api/v1/handshake", map[string]handler{"GET": e.certain(alone(e.handshake.Get)), "POST": e.certain(alone(e.handshake.Post))}},
-		{"/api/switch/decisions", map[string]handler{"GET": e.certain(alone(e.handshake.Flags))}},
-		{"/api/config/values", map[string]handler{"GET": e.certain(alone(e.handshake.Items))}},
-		{"/ofrep/v1/evaluate/flags", map[string]handler{"POST": e.certain(alone(e.ofrep.Bulk))}},
-		{"/ofrep/v1/evaluate/flags/*", map[string]handler{"POST": e.certain(e.ofrep.Single)}},
+		{"/api/v1/handshake", map[string]handler{"GET": alone(e.handshake.Get), "POST": alone(e.handshake.Post)}},
+		{"/api/switch/decisions", map[string]handler{"GET": alone(e.handshake.Flags)}},
+		{"/api/config/values", map[string]handler{"GET": alone(e.handshake.Items)}},
+		{"/ofrep/v1/evaluate/flags", map[string]handler{"POST": alone(e.ofrep.Bulk)}},
+		{"/ofrep/v1/evaluate/flags/*", map[string]handler{"POST": e.ofrep.Single}},
 		{"/api/v1/stream", map[string]handler{"GET": alone(e.stream.Serve)}},
 	}
 }
@@ -193,24 +193,4 @@ func (e *Edge) routes() []route {
 // alone is the handler of a path without a parameter.
 func alone(h fasthttp.RequestHandler) handler {
 	return func(ctx *fasthttp.RequestCtx, _ []byte) { h(ctx) }
-}
-
-// certain wraps the handler of a path whose answers depend on cohorts. Their members are on the disk. When some could not be
-// read while an answer was made, 503 is sent instead, since a client could not tell the answer from a correct one. The count
-// of failed reads does not say which request failed: at worst, others of the same instant are told to come again, too.
-func (e *Edge) certain(h handler) handler {
-	return func(ctx *fasthttp.RequestCtx, param []byte) {
-		before := e.views.Unsure()
-		h(ctx, param)
-		if e.views.Unsure() != before {
-			ctx.Response.ResetBody()
-			h := &ctx.Response.Header
-			h.Del("ETag")
-			h.Set("Cache-Control", "no-store")
-			h.Set("Retry-After", "1")
-			h.SetContentType("application/json")
-			ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
-			ctx.SetBodyString(`{"error":"Service temporarily unavailable"}`)
-		}
-	}
 }

@@ -84,18 +84,25 @@ func (m *Module) serve(ctx *fasthttp.RequestCtx, family *gate.Family, scope Scop
 		refuse(ctx, err)
 		return
 	}
-	env := pass.Env
+	if !m.answer(ctx, w, scope, pass.Env) {
+		AnswerSettled(ctx, m.gate, pass, family, func(env *view.Environment) bool { return m.answer(ctx, w, scope, env) })
+	}
+}
+
+// answer answers from an environment. It reports false when members of its cohorts could not be told.
+func (m *Module) answer(ctx *fasthttp.RequestCtx, w *Work, scope Scope, env *view.Environment) bool {
 	if scope == Switch && !env.Settings.Modules.Switch || scope == Config && !env.Settings.Modules.Config {
 		fail(ctx, fasthttp.StatusForbidden, `{"error":"module_disabled"}`)
-		return
+		return true
 	}
 	digest := w.Context.Digest()
-	w.Tag = AppendTag(w.Tag, scope, env, digest)
+	w.Tag = AppendTag(w.Tag[:0], scope, env, digest)
 	if Revalidate(ctx, w.Tag) {
-		return
+		return true
 	}
 	set := Of(env)
 	w.Context.UseCohorts(set.Cohorts)
+	w.Out = w.Out[:0]
 	switch scope {
 	case Whole:
 		w.Out = m.whole(w.Out, w, env, set, digest)
@@ -104,7 +111,28 @@ func (m *Module) serve(ctx *fasthttp.RequestCtx, family *gate.Family, scope Scop
 	default:
 		w.Out = append(appendEntries(append(w.Out, `{"items":{`...), &w.Context, set.Items), `}}`...)
 	}
+	if w.Context.Unsure() {
+		return false
+	}
 	ctx.SetBody(w.Out)
+	return true
+}
+
+// AnswerSettled answers a request once more when members of a cohort could not be told: most likely they had changed since
+// the request was admitted, and members of one state under the tag of another are no answer. This time nothing changes
+// meanwhile. If they cannot be told even so, they cannot be read, and the answer is 503.
+func AnswerSettled(ctx *fasthttp.RequestCtx, g *gate.Gate, pass gate.Pass, family *gate.Family, answer func(*view.Environment) (sure bool)) {
+	h := &ctx.Response.Header
+	h.DelBytes(nameETag)
+	h.DelBytes(nameCacheControl)
+	sure := false
+	if g.Settled(pass, func(env *view.Environment) { sure = answer(env) }) && sure {
+		return
+	}
+	h.DelBytes(nameETag)
+	h.SetCanonical(nameCacheControl, []byte("no-store"))
+	h.Set("Retry-After", "1")
+	family.Refuse(ctx, gate.Pass{Refusal: gate.NoState})
 }
 
 // whole renders the handshake.

@@ -34,7 +34,7 @@ func Compile(prev any, env *view.Environment, changed view.Changed) (compiled an
 			func(i *view.Item, _ *decide.Entry) (*decide.Entry, error) { return decide.CompileItem(i.Definition) })
 	}
 	if changed.All || len(changed.Cohorts) > 0 || s.Cohorts == nil {
-		s.Cohorts = cohortSet(env.Cohorts)
+		s.Cohorts = cohortSet(env)
 	}
 	if env.Settings.Modules.Switch {
 		s.Flags = s.allFlags
@@ -92,10 +92,13 @@ func compileFlag(f *view.Flag, former *decide.Entry) (*decide.Entry, error) {
 	return decide.CompileFlag(f.Definition, f.Halt)
 }
 
-func cohortSet(cohorts []*view.Cohort) *decide.CohortSet {
-	list := make([]decide.Cohort, len(cohorts))
-	for i, c := range cohorts {
-		list[i] = decide.Cohort{Name: c.Name, Predicate: c.Predicate, Members: c}
+func cohortSet(env *view.Environment) *decide.CohortSet {
+	list := make([]decide.Cohort, len(env.Cohorts))
+	for i, c := range env.Cohorts {
+		list[i] = decide.Cohort{Name: c.Name, Predicate: c.Predicate}
+		if members := env.Members(c); members != nil {
+			list[i].Members = members
+		}
 	}
 	return decide.NewCohortSet(list)
 }

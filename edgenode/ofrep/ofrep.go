@@ -15,6 +15,7 @@ import (
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
 	"skerry/edgenode/handshake"
+	"skerry/edgenode/view"
 	"skerry/pkg/decide"
 )
 
@@ -52,21 +53,32 @@ func (m *Module) Single(ctx *fasthttp.RequestCtx, key []byte) {
 		answer(ctx, fault.status, w.Out)
 		return
 	}
-	set := handshake.Of(pass.Env)
+	if !single(ctx, w, pass.Env, key) {
+		handshake.AnswerSettled(ctx, m.gate, pass, gate.OpenFeature, func(env *view.Environment) bool { return single(ctx, w, env, key) })
+	}
+}
+
+// single answers from an environment. It reports false when members of its cohorts could not be told.
+func single(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Environment, key []byte) bool {
+	set := handshake.Of(env)
 	entry := set.Find(key)
 	if entry == nil {
-		w.Out = notFound.append(w.Out, key)
+		w.Out = notFound.append(w.Out[:0], key)
 		answer(ctx, notFound.status, w.Out)
-		return
+		return true
 	}
 	w.Context.UseCohorts(set.Cohorts)
 	outcome := entry.Decide(&w.Context)
+	if w.Context.Unsure() {
+		return false
+	}
 	status := fasthttp.StatusOK
 	if outcome.Reason == decide.ReasonError {
 		status = fasthttp.StatusInternalServerError
 	}
-	w.Out = entry.AppendOpenFeature(w.Out, outcome)
+	w.Out = entry.AppendOpenFeature(w.Out[:0], outcome)
 	answer(ctx, status, w.Out)
+	return true
 }
 
 // Bulk serves POST /ofrep/v1/evaluate/flags.
@@ -84,22 +96,34 @@ func (m *Module) Bulk(ctx *fasthttp.RequestCtx) {
 		answer(ctx, fault.status, w.Out)
 		return
 	}
-	w.Tag = handshake.AppendTag(w.Tag, handshake.OpenFeature, pass.Env, w.Context.Digest())
-	if handshake.Revalidate(ctx, w.Tag) {
-		return
+	if !m.bulk(ctx, w, pass.Env) {
+		handshake.AnswerSettled(ctx, m.gate, pass, gate.OpenFeature, func(env *view.Environment) bool { return m.bulk(ctx, w, env) })
 	}
-	set := handshake.Of(pass.Env)
+}
+
+// bulk answers from an environment. It reports false when members of its cohorts could not be told.
+func (m *Module) bulk(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Environment) bool {
+	w.Tag = handshake.AppendTag(w.Tag[:0], handshake.OpenFeature, env, w.Context.Digest())
+	if handshake.Revalidate(ctx, w.Tag) {
+		return true
+	}
+	set := handshake.Of(env)
 	w.Context.UseCohorts(set.Cohorts)
-	b := append(w.Out, `{"flags":[`...)
+	b := append(w.Out[:0], `{"flags":[`...)
 	for i, e := range set.OpenFeature() {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = e.AppendOpenFeature(b, e.Decide(&w.Context))
 	}
+	w.Out = b
+	if w.Context.Unsure() {
+		return false
+	}
 	b = append(b, `],"eventStreams":[{"type":"sse","url":`...)
 	w.Out = append(m.appendStream(b, ctx, w), `}]}`...)
 	ctx.SetBody(w.Out)
+	return true
 }
 
 // appendStream appends the address of the change stream, with the key that the request itself came with: pages cannot

@@ -70,6 +70,14 @@ func (s *Store) Begin(lane replication.Lane) (down.Generation, error) {
 	return &generation{store: s, lane: lane, number: number, opened: opened}, nil
 }
 
+// Still runs fn while nothing is stored in the lane, and when everything that can be read of it has been observed. fn must not
+// write.
+func (s *Store) Still(lane replication.Lane, fn func()) {
+	s.writing[lane].Lock()
+	defer s.writing[lane].Unlock()
+	fn()
+}
+
 // generation is a lane's state that is being taken anew.
 type generation struct {
 	store  *Store

@@ -37,6 +37,8 @@ type Store struct {
 	members     *filled[memberKey, *memberSet]
 	subscribers subscribers
 	floors      [replication.Lanes]atomic.Uint64
+	// applied is the position in the normal lane up to which changed members have been dropped from memory; 0: unknown.
+	applied atomic.Uint64
 
 	mu    sync.RWMutex
 	slots map[envKey]*slot
@@ -46,7 +48,6 @@ type Store struct {
 	minute atomic.Int64 // a coarse clock for the slots' use
 	fills  atomic.Int64
 	faults atomic.Uint64 // times that the disk could not be read and nothing stood in for it
-	unsure atomic.Uint64 // times that a cohort's members could not be read
 }
 
 type envKey struct{ project, env string }
@@ -103,10 +104,6 @@ func (s *Store) Ready() bool { return s.disk.Serving() }
 // look-up that finds nothing, then the thing may exist all the same: it may only be unreadable.
 func (s *Store) Faults() uint64 { return s.faults.Load() }
 
-// Unsure counts the times that the members of a cohort could not be read from the disk. If the count rises while an answer
-// is made, then the answer may treat a member as if they were none, and must not be given.
-func (s *Store) Unsure() uint64 { return s.unsure.Load() }
-
 // Tick moves the clock by which the least used environments are found. It is to be called now and then.
 func (s *Store) Tick() { s.minute.Store(time.Now().Unix() / 60) }
 
@@ -128,6 +125,19 @@ func (s *Store) Environment(project, env string) (*Environment, bool) {
 		}
 	}
 	return s.fill(of)
+}
+
+// Settled runs fn with an environment as Environment finds it, while no change of the normal lane is stored or taken in: what
+// fn asks of its cohorts' members is then of the environment's state too. Changes wait meanwhile, so this is for whoever has
+// asked in vain (Members.Has). It reports whether there is such an environment.
+func (s *Store) Settled(project, env string, fn func(*Environment)) (ok bool) {
+	s.disk.Still(replication.Normal, func() {
+		var e *Environment
+		if e, ok = s.Environment(project, env); ok {
+			fn(e)
+		}
+	})
+	return ok
 }
 
 // fill compiles an environment from disk, once however many ask.
@@ -241,7 +251,11 @@ func (s *Store) Apply(c store.Change) {
 		s.applyAnew()
 		return
 	}
-	for of, documents := range s.sort(c.Documents) {
+	changed := s.sort(c.Documents)
+	if n := len(c.Documents); n > 0 && c.Lane == replication.Normal {
+		s.applied.Store(uint64(c.Documents[n-1].Position))
+	}
+	for of, documents := range changed {
 		s.update(of, c.Lane, documents)
 	}
 }
@@ -252,6 +266,7 @@ func (s *Store) applyAnew() {
 	if s.disk != nil && !s.disk.Serving() {
 		return
 	}
+	s.applied.Store(0) // another history's positions may be lower
 	s.keys.dropAll()
 	s.members.dropAll()
 	s.mu.RLock()

@@ -107,10 +107,6 @@ type Cohort struct {
 	members *memberList // nil: by predicate alone
 }
 
-// Has tells whether the cohort's member list names the id. It does not evaluate Predicate. It may read the disk, and
-// for the instant in which a change of the list is stored it may be ahead of the environment's revision.
-func (c *Cohort) Has(distinctID string) bool { return c.members.has(distinctID) }
-
 // Flag finds a flag by its key. A halt without its flag is no flag: ok is false.
 func (e *Environment) Flag(key string) (*Flag, bool) {
 	i, ok := slices.BinarySearchFunc(e.Flags, key, func(f *Flag, k string) int { return strings.Compare(f.Key, k) })

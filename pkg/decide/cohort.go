@@ -9,9 +9,10 @@ import (
 	"skerry/pkg/predicate"
 )
 
-// MemberList is a list of distinct ids that may be too long to hold in memory. Has must not keep the id.
+// MemberList is a list of distinct ids that may be too long to hold in memory. Has must not keep the id. known is false
+// when the list cannot tell: see Context.Unsure.
 type MemberList interface {
-	Has(distinctID string) bool
+	Has(distinctID string) (in, known bool)
 }
 
 // Cohort is a set of users: those its predicate matches and those its list names.
@@ -56,7 +57,12 @@ func (c *Context) UseCohorts(set *CohortSet) {
 	}
 	c.facts = c.facts[:n]
 	clear(c.facts)
+	c.unsure = false
 }
+
+// Unsure tells whether, since UseCohorts, a list could not tell that the user is in it. What was answered since may be wrong
+// and must not be given.
+func (c *Context) Unsure() bool { return c.unsure }
 
 // InCohort reports whether the user is in the cohort. Each cohort is looked into once per context, when first asked for.
 // An unknown cohort holds nobody; of cohorts that name each other in a circle, which the write plane refuses, the one
@@ -82,8 +88,12 @@ func (c *Context) isIn(i int) bool {
 	if c.facts[i] == unasked {
 		c.facts[i] = asked
 		cohort := &c.cohorts.list[i]
-		in := cohort.Predicate != nil && cohort.Predicate.Eval(c) ||
-			cohort.Members != nil && cohort.Members.Has(text(c.distinctID))
+		in := cohort.Predicate != nil && cohort.Predicate.Eval(c)
+		if !in && cohort.Members != nil {
+			var known bool
+			in, known = cohort.Members.Has(text(c.distinctID))
+			c.unsure = c.unsure || !known
+		}
 		c.facts[i] = outside
 		if in {
 			c.facts[i] = inside

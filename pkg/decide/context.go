@@ -22,6 +22,7 @@ type Context struct {
 
 	cohorts *CohortSet
 	facts   []membership // by index in cohorts
+	unsure  bool         // one of facts is not known
 }
 
 // prop is one attribute.
@@ -67,7 +68,7 @@ func (c *Context) Reset() {
 		c.in.arena = nil
 	}
 	c.in = reader{arena: c.in.arena[:0]}
-	c.cohorts, c.facts = nil, c.facts[:0]
+	c.cohorts, c.facts, c.unsure = nil, c.facts[:0], false
 }
 
 // DistinctID is the user's id.

@@ -186,7 +186,7 @@ func TestContextHasTheSameDigestFromEachEndpoint(t *testing.T) {
 
 type listed map[string]bool
 
-func (l listed) Has(id string) bool { return l[id] }
+func (l listed) Has(id string) (in, known bool) { return l[id], !l["unreadable"] }
 
 func TestCohortsAreByPredicateListOrBoth(t *testing.T) {
 	t.Parallel()
@@ -219,6 +219,35 @@ func TestCohortsAreByPredicateListOrBoth(t *testing.T) {
 		}
 		if c.InCohort("gone") {
 			t.Error("an unknown cohort holds somebody")
+		}
+	}
+}
+
+func TestAListThatCannotTellMakesUnsure(t *testing.T) {
+	t.Parallel()
+	predicate, err := predicate.Parse(`props.plan = "pro"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, bad := NewCohortSet([]Cohort{{Name: "a", Members: listed{}}}), NewCohortSet([]Cohort{
+		{Name: "a", Members: listed{}}, {Name: "b", Predicate: predicate, Members: listed{"unreadable": true}}})
+	for _, c := range []struct {
+		body string
+		ask  func(*Context)
+		want bool
+	}{
+		{`{"distinct_id":"u"}`, func(c *Context) { c.InCohort("a") }, false},
+		{`{"distinct_id":"u"}`, func(c *Context) { c.InCohort("b") }, true},
+		{`{"distinct_id":"u"}`, func(c *Context) { c.InCohort("b"); c.InCohort("a") }, true},
+		{`{"distinct_id":"u"}`, func(c *Context) { c.AppendCohorts(nil) }, true},
+		{`{"distinct_id":"u","props":{"plan":"pro"}}`, func(c *Context) { c.AppendCohorts(nil) }, false}, // the list does not matter
+		{`{"distinct_id":"u"}`, func(c *Context) { c.InCohort("b"); c.UseCohorts(good) }, false},
+		{`{"distinct_id":"u"}`, func(c *Context) { c.InCohort("b"); c.Reset() }, false},
+	} {
+		context := handshakeContext(t, c.body)
+		context.UseCohorts(bad)
+		if c.ask(context); context.Unsure() != c.want {
+			t.Errorf("%s: unsure is %t", c.body, context.Unsure())
 		}
 	}
 }
