@@ -46,7 +46,7 @@ func New(config Config) *Guard {
 	if config.Resolver == nil {
 		config.Resolver = net.DefaultResolver
 	}
-	return &Guard{config: config, dialer: net.Dialer{Timeout: 10 * time.Second}}
+	return &Guard{config: config}
 }
 
 // ErrRefused wraps every refusal.
@@ -57,6 +57,10 @@ func refused(format string, args ...any) error {
 }
 
 const maxURL = 2048
+
+// dialTimeout is what a host's name and all its addresses have together. Whoever asked may
+// have given up long before: net/http lets a dial go on behind the request that it is for.
+const dialTimeout = 10 * time.Second
 
 // Check judges a URL as a subscription's target. A host that does not resolve now is
 // accepted: it is judged when it is called.
@@ -128,12 +132,15 @@ func (g *Guard) DialPlain(ctx context.Context, network, address string) (net.Con
 }
 
 // dial connects to the first address of a host that answers. The name is looked up
-// once, so that what is dialled is what was judged.
+// once, so that what is dialled is what was judged. Each address has an equal part of the
+// time that is left: one that never answers must not take that of the next.
 func (g *Guard) dial(ctx context.Context, network, address, scheme string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("split target address: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
 	addresses, err := g.addresses(ctx, host)
 	if err != nil {
 		return nil, err
@@ -141,16 +148,24 @@ func (g *Guard) dial(ctx context.Context, network, address, scheme string) (net.
 	if err := g.checkScheme(scheme, addresses); err != nil {
 		return nil, err
 	}
+	end, _ := ctx.Deadline()
 	var lastErr error
-	for _, a := range addresses {
-		conn, err := g.dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+	for i, a := range addresses {
+		dialer := g.dialer
+		dialer.Timeout = max(time.Until(end)/time.Duration(len(addresses)-i), minDial)
+		conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
 		if err == nil {
 			return conn, nil
 		}
-		lastErr = err
+		if lastErr = err; ctx.Err() != nil {
+			break
+		}
 	}
 	return nil, lastErr
 }
+
+// minDial is the least that an address gets, as long as there is time at all.
+const minDial = time.Second
 
 // addresses resolves a host and judges all that it resolves to.
 func (g *Guard) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
