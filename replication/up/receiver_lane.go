@@ -284,17 +284,15 @@ func (l *laneReceiver) store(ctx context.Context, in Incarnation, batches []Batc
 		return false, err
 	}
 	l.r.announce(l.e.id, said)
+	through := batches[len(batches)-1].End() - 1
+	if outcome.Taken < len(batches) {
+		through = batches[outcome.Taken].First - 1
+	}
+	if lost, err := l.lose(ctx, in, outcome.Stored, through); lost || err != nil {
+		return false, err // what is left of the queue now follows
+	}
 	if outcome.Taken == len(batches) {
 		return false, nil
-	}
-	if said, ok := l.e.said(l.lane); ok && said.Ordinal == in.Ordinal && said.Incarnation == hex.EncodeToString(in.ID[:]) && said.Freed > outcome.Stored {
-		through := min(said.Freed, l.queue[0].batch.First-1)
-		slog.Error("the edge has freed what this store does not have: it was restored from before", "edge", l.e.id,
-			"lane", l.lane.String(), "first", outcome.Stored+1, "last", through)
-		if err := l.r.sink.Lost(ctx, l.e.id, l.lane, in, through); err != nil {
-			return false, fmt.Errorf("note what is lost: %w", err)
-		}
-		return false, nil // the queue is as it was, and now follows
 	}
 	if !l.e.alive() {
 		// Nobody may be left to send again what is missing: what is here is not thrown away.
@@ -302,6 +300,25 @@ func (l *laneReceiver) store(ctx context.Context, in Incarnation, batches []Batc
 		return true, nil
 	}
 	return false, l.settle(len(batches) - outcome.Taken)
+}
+
+// lose gives up what the edge has freed of what is missing up to a number that has come: it cannot send that again.
+func (l *laneReceiver) lose(ctx context.Context, in Incarnation, stored, through uint64) (lost bool, err error) {
+	said, ok := l.e.said(l.lane)
+	if !ok || said.Ordinal != in.Ordinal || said.Incarnation != hex.EncodeToString(in.ID[:]) {
+		return false, nil
+	}
+	through = min(said.Freed, through)
+	if through <= stored {
+		return false, nil
+	}
+	slog.Error("the edge has freed what this store does not have: it was restored from before", "edge", l.e.id,
+		"lane", l.lane.String(), "first", stored+1, "last", through)
+	if err := l.r.sink.Lost(ctx, l.e.id, l.lane, in, through); err != nil {
+		return false, fmt.Errorf("note what is lost: %w", err)
+	}
+	delete(l.stored, in) // the watermark may be past what had come before
+	return true, nil
 }
 
 func (l *laneReceiver) inRoom(ctx context.Context, batches []Batch) (Outcome, error) {

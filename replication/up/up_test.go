@@ -736,6 +736,54 @@ func TestAStoreTakenBackInTimeGoesOnWithWhatTheEdgeStillHas(t *testing.T) {
 	expectFreed(t, log, LaneEvent)
 }
 
+// passedOver is a store that has passed over the first numbers of a lane, when their edge was retired.
+type passedOver struct {
+	*memorySink
+	missing atomic.Uint64 // up to this number, all is missing; 0: nothing is
+}
+
+func (s *passedOver) Store(ctx context.Context, edge string, batches []Batch) (Outcome, error) {
+	outcome, err := s.memorySink.Store(ctx, edge, batches)
+	if s.missing.Load() > 0 {
+		outcome.Stored = 0
+	}
+	return outcome, err
+}
+
+func (s *passedOver) Stored(ctx context.Context, edge string, lane Lane, in Incarnation) (uint64, error) {
+	if s.missing.Load() > 0 {
+		return 0, nil
+	}
+	return s.memorySink.Stored(ctx, edge, lane, in)
+}
+
+func (s *passedOver) Lost(_ context.Context, _ string, _ Lane, _ Incarnation, through uint64) error {
+	if through >= s.missing.Load() {
+		s.missing.Store(0)
+	}
+	return nil
+}
+
+func TestAnEdgeThatHasFreedWhatWasPassedOverGoesOn(t *testing.T) {
+	t.Parallel()
+	ns, log, sink := natstest.New(t), newMemoryLog(), &passedOver{memorySink: newMemorySink()}
+	for i := range 60 {
+		log.append(LaneEvent, event(i))
+	}
+	in := log.Pending(LaneEvent)[0]
+	if err := log.Stored(in, LaneEvent, 20); err != nil { // as a store said that has since been taken back in time
+		t.Fatal(err)
+	}
+	sink.missing.Store(20)
+	sink.cursor[fmt.Sprint("e1", LaneEvent, in)] = 40
+	startReceiver(t, ns, sink, leases())
+	startShipper(t, ns, log)
+	if names := sink.wait(t, LaneEvent, 20); len(names) != 20 || names[0] != "u40" {
+		t.Errorf("stored %v", names)
+	}
+	expectFreed(t, log, LaneEvent)
+}
+
 func FuzzHellosAndAnnouncements(f *testing.F) {
 	f.Add(mustMarshal(hello{Lanes: []laneHello{{Lane: "event", Received: 3, Pending: 1}}}))
 	f.Add(mustMarshal(announcement{Lane: "alias", Incarnation: "00000000000000000000000000000001", Stored: 3, Want: 4}))

@@ -121,6 +121,26 @@ func (c *cursor) skip(until uint64) {
 	c.last, c.gone = until, true
 }
 
+// lose gives up what is missing up to a number, and returns it.
+func (c *cursor) lose(through uint64) (lost []span) {
+	var left []span
+	for _, g := range c.gaps {
+		if g.first <= through {
+			lost = append(lost, span{g.first, min(g.last, through)})
+			g.first, c.gone = through+1, true
+		}
+		if g.first <= g.last {
+			left = append(left, g)
+		}
+	}
+	c.gaps = left
+	if c.last < through {
+		lost = append(lost, span{c.last + 1, through})
+		c.last = through
+	}
+	return lost
+}
+
 // save writes the cursor with what its transaction took.
 func (c *cursor) save(ctx context.Context, tx pgx.Tx, counts [4]int64) error {
 	key := []any{c.edge, int16(c.lane), uuid.UUID(c.in.ID)}
@@ -162,20 +182,28 @@ func (s *Store) Stored(ctx context.Context, edge string, lane up.Lane, in up.Inc
 	return c.watermark(), nil
 }
 
-// Lost implements up.Sink: the numbers up to through will never come, because their edge
-// has freed them. It did so when they were stored, so a database that does not know
-// them has been restored from before.
+// Lost implements up.Sink: what is missing up to the number will never come, because its
+// edge has freed it. It did so when it was stored, so a database that does not know it
+// has been restored from before. Gaps of a retired edge that came back end there, too.
 func (s *Store) Lost(ctx context.Context, edge string, lane up.Lane, in up.Incarnation, through uint64) error {
 	return pgx.BeginFunc(ctx, s.db.App, func(tx pgx.Tx) error {
 		c, err := lockCursor(ctx, tx, edge, lane, in)
-		if err != nil || c.last >= through {
+		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, noteGapSQL, edge, int16(lane), uuid.UUID(in.ID), int64(c.last+1), int64(through), false); err != nil {
-			return fmt.Errorf("note gap: %w", err)
+		lost := c.lose(through)
+		if len(lost) == 0 {
+			return nil
 		}
-		c.last = through
-		return c.save(ctx, tx, [4]int64{})
+		if err := c.save(ctx, tx, [4]int64{}); err != nil { // takes what is lost off the list of what may come
+			return err
+		}
+		for _, g := range lost {
+			if _, err := tx.Exec(ctx, noteGapSQL, edge, int16(lane), uuid.UUID(in.ID), int64(g.first), int64(g.last), false); err != nil {
+				return fmt.Errorf("note gap: %w", err)
+			}
+		}
+		return nil
 	})
 }
 

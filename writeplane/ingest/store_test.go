@@ -394,6 +394,42 @@ func TestALostPartIsNotedAndPassed(t *testing.T) {
 	b.expect(t, []string{"1 50 f"}, `SELECT concat_ws(' ', first_number, last_number, CASE WHEN may_return THEN 't' ELSE 'f' END) FROM ingest_gaps`)
 }
 
+// A database restored from before, an edge retired meanwhile, and back with a disk from which it has freed some of that.
+func TestWhatAReturnedEdgeHasFreedOfItsGapIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	one := func(first uint64, names ...string) up.Batch {
+		var ops []up.Operation
+		for _, name := range names {
+			ops = append(ops, track(name, "u"))
+		}
+		return batch(life1, up.LaneEvent, first, in(projectA, noon, ops...))
+	}
+	if _, err := b.db.App.Exec(t.Context(), `INSERT INTO ingest_retired (edge) VALUES ('e1')`); err != nil {
+		t.Fatal(err)
+	}
+	outcome, err := b.Store.Store(t.Context(), "e1", []up.Batch{one(1, "a"), one(5, "e"), one(8, "h")})
+	if err != nil || outcome != (up.Outcome{Taken: 3, Stored: 1}) {
+		t.Fatalf("passing over: outcome %+v, %v", outcome, err)
+	}
+	if err := b.Lost(t.Context(), "e1", up.LaneEvent, life1, 3); err != nil { // of 2 to 4 and 6 to 7
+		t.Fatal(err)
+	}
+	outcome, err = b.Store.Store(t.Context(), "e1", []up.Batch{one(4, "d", "e", "f")})
+	if err != nil || outcome != (up.Outcome{Taken: 1, Stored: 6}) {
+		t.Fatalf("filling: outcome %+v, %v", outcome, err)
+	}
+	if err := b.Lost(t.Context(), "e1", up.LaneEvent, life1, 10); err != nil {
+		t.Fatal(err)
+	}
+	if stored, err := b.Stored(t.Context(), "e1", up.LaneEvent, life1); err != nil || stored != 10 {
+		t.Errorf("stored %d, %v", stored, err)
+	}
+	b.expect(t, []string{"2 3 f", "7 7 f", "9 10 f"},
+		`SELECT concat_ws(' ', first_number, last_number, CASE WHEN may_return THEN 't' ELSE 'f' END) FROM ingest_gaps ORDER BY first_number`)
+	b.expect(t, []string{"a", "d", "e", "f", "h"}, `SELECT event_name FROM events ORDER BY event_name`)
+}
+
 func TestAChangeOfAProfileThatCannotBeReadHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	b := newBundle(t, Config{})
