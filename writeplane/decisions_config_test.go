@@ -241,6 +241,7 @@ func TestCohortsNeverNameEachOtherInACircle(t *testing.T) {
 		{"POST", "/api/v1/cohorts", `{"name":"d","members":["ok","","` + strings.Repeat("x", 201) + `"]}`, `members[1]`},
 		{"POST", "/api/v1/cohorts", `{"name":"d","members":[7]}`, `members[0] must be a string`},
 		{"POST", "/api/v1/cohorts", "{\"name\":\"d\",\"members\":[\"\xff\"]}", `not UTF-8`},
+		{"POST", "/api/v1/cohorts", `{"name":"d","members":["\ud800"]}`, `surrogate`},
 		{"POST", "/api/v1/cohorts", `{"name":"d","members":["x"`, `malformed JSON`},
 		{"POST", "/api/v1/cohorts", `{"name":"d"} x`, `behind`},
 		{"PATCH", "/api/v1/cohorts/a", `{"name":"b"}`, `cannot change`},

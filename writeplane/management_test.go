@@ -181,6 +181,7 @@ func TestProjectSettingsAreChecked(t *testing.T) {
 		`{"name":"` + strings.Repeat("x", 201) + `"}`:          "name",
 		`{"id":"01890000-0000-7000-8000-000000000000"}`:        "id",
 		"{\"name\":\"\xff\"}":                                  "UTF-8",
+		`{"name":"a\ud800"}`:                                   "surrogate",
 		`{"name":"a"} {}`:                                      "behind",
 	} {
 		got, decoded := m.as(t, "admin", "PATCH", m.project(), body)

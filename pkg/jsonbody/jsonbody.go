@@ -29,7 +29,8 @@ func Invalid(format string, args ...any) *problem.Error {
 // Missing is the fault of an absent member.
 func Missing(member string) *problem.Error { return Invalid("%s is required", member) }
 
-// Read returns the whole body, up to limit bytes, checked to be UTF-8.
+// Read returns the whole body, up to limit bytes, checked to be Unicode: the decoder
+// would replace what is not.
 func Read(r *http.Request, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	if err != nil {
@@ -40,6 +41,9 @@ func Read(r *http.Request, limit int64) ([]byte, error) {
 	}
 	if !utf8.Valid(body) {
 		return nil, Invalid("the body is not UTF-8")
+	}
+	if (&Surrogates{}).Half(body) {
+		return nil, ErrHalf
 	}
 	return body, nil
 }

@@ -40,8 +40,9 @@ func limitOf(query url.Values) (int, error) {
 	if !query.Has("limit") {
 		return DefaultLimit, nil
 	}
-	limit, err := strconv.Atoi(query.Get("limit"))
-	if err != nil || limit < 1 || limit > MaxLimit {
+	text := query.Get("limit")
+	limit, err := strconv.Atoi(text)
+	if err != nil || text[0] == '+' || limit < 1 || limit > MaxLimit {
 		return 0, ErrLimit
 	}
 	return limit, nil

@@ -71,7 +71,7 @@ func TestLimitBounds(t *testing.T) {
 	if got, err := signer.Open(nil, "flags", nil, nil); err != nil || got.Limit != 50 {
 		t.Errorf("absent limit: %d %v, want 50", got.Limit, err)
 	}
-	for _, text := range []string{"0", "201", "-1", "x", "", "1.5"} {
+	for _, text := range []string{"0", "201", "-1", "x", "", "1.5", "+5", " 5", "５"} {
 		if _, err := signer.Open(url.Values{"limit": {text}}, "flags", nil, nil); !errors.Is(err, page.ErrLimit) {
 			t.Errorf("limit %q: %v, want invalid_limit", text, err)
 		}

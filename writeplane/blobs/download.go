@@ -68,12 +68,15 @@ func (s *Store) sign(method, key string, query url.Values) string {
 // method or for another object, or has expired.
 var ErrSignature = problem.New(problem.Forbidden, "invalid_signature")
 
-// Download serves a folder's file (GET /api/v1/downloads/{key...}). It is registered
+// Download serves a folder's file (GET and HEAD /api/v1/downloads/{key...}). It is registered
 // for every method, because a signature for GET is no leave for anything else.
 func (s *Store) Download(w http.ResponseWriter, r *http.Request, _ *access.Call) error {
-	key, query := r.PathValue("key"), r.URL.Query()
+	key, query, method := r.PathValue("key"), r.URL.Query(), r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet // it says less than a GET does
+	}
 	expires, err := strconv.ParseInt(query.Get("expires"), 10, 64)
-	if err != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(s.sign(r.Method, key, query))) || time.Now().Unix() >= expires {
+	if err != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(s.sign(method, key, query))) || time.Now().Unix() >= expires {
 		return ErrSignature
 	}
 	reader, err := s.Open(r.Context(), key)

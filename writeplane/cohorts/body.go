@@ -38,6 +38,8 @@ func readBody(r *http.Request, names ...string) (*body, error) {
 		return nil, problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", maxBody)
 	case src.invalid:
 		return nil, jsonbody.Invalid("the body is not UTF-8")
+	case src.half:
+		return nil, jsonbody.ErrHalf
 	case err != nil:
 		return nil, err
 	}
@@ -125,13 +127,15 @@ func malformed(err error) error {
 	return jsonbody.Invalid("malformed JSON: it ends too early")
 }
 
-// source passes a body on, bounded and checked to be UTF-8: the decoder would replace what is not.
+// source passes a body on, bounded and checked to be Unicode: the decoder would replace what is not.
 type source struct {
 	in      io.Reader
 	read    int64
 	tail    []byte // a character's first bytes, at the end of the last piece
+	escapes jsonbody.Surrogates
 	over    bool
-	invalid bool
+	invalid bool // not UTF-8
+	half    bool // half of a surrogate pair
 }
 
 func (s *source) Read(p []byte) (int, error) {
@@ -143,6 +147,9 @@ func (s *source) Read(p []byte) (int, error) {
 	if !s.check(p[:n], err != nil) {
 		s.invalid = true
 		return 0, errors.New("invalid UTF-8")
+	}
+	if s.half = s.escapes.Half(p[:n]); s.half {
+		return 0, jsonbody.ErrHalf
 	}
 	return n, err
 }
