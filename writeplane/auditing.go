@@ -21,35 +21,34 @@ type AuditConfig struct {
 }
 
 // openAudit builds what keeps, copies and exports the audit log.
-func (p *Plane) openAudit(ctx context.Context, config AuditConfig, registry *prometheus.Registry) (*audit.Log, *audit.Exporter, error) {
+func (p *Plane) openAudit(ctx context.Context, config AuditConfig, registry *prometheus.Registry) (*audit.Exporter, error) {
 	pool := p.db.Owner
 	if config.MirrorURL != "" {
 		var err error
 		if p.mirror, err = postgres.OpenPool(ctx, config.MirrorURL, mirrorConns); err != nil {
-			return nil, nil, fmt.Errorf("audit mirror: %w", err)
+			return nil, fmt.Errorf("audit mirror: %w", err)
 		}
 		pool = p.mirror
 	}
 	mirror, err := audit.OpenPostgresMirror(ctx, pool)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var mailer audit.Mailer
 	if config.SMTPURL != "" {
 		if mailer, err = audit.NewSMTP(config.SMTPURL); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	trail := audit.NewLog(p.db.App, mirror)
 	keeper := audit.NewKeeper(p.db.Owner, mirror)
 	if err := keeper.Keep(ctx); err != nil {
 		slog.Warn("audit retention at start", "error", err)
 	}
-	exporter := audit.NewExporter(trail, p.Store, p.blobs, mailer)
+	exporter := audit.NewExporter(audit.NewLog(p.db.App, mirror), p.Store, p.blobs, mailer)
 	p.group.Add("audit retention", keeper.Run)
 	p.group.Add("audit mirror", audit.NewMirrorer(p.db.App, mirror, registry).Run)
 	p.group.Add("audit exports", exporter.Run)
-	return trail, exporter, nil
+	return exporter, nil
 }
 
 const mirrorConns = 4

@@ -1,9 +1,12 @@
 // Package writeplane is the central plane: the one place where things are changed,
-// and the final store of what edges send (design: the plane on one page).
+// and the final store of what edges send.
 //
 // New builds everything from top to bottom; Run serves until its context ends. A
 // process holds no state of its own: several may run on one database, and leases and
 // row locks share the work among them.
+//
+// This file is the assembly, on one page; routes.go lists every route; handler.go is
+// what every request goes through.
 package writeplane
 
 import (
@@ -98,25 +101,15 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 			p.Close()
 		}
 	}()
-	if p.db, err = postgres.Open(ctx, config.Postgres); err != nil {
+	if err = p.connect(ctx, config); err != nil {
 		return nil, err
 	}
-	if p.conn, err = connectNATS(config); err != nil {
-		return nil, err
-	}
-	registry := serve.NewRegistry()
-	if p.watch, err = postgres.NewWatch(config.Postgres.URL, postgres.WatchConfig{}); err != nil {
-		return nil, err
-	}
-	p.group.Add("database watch", p.watch.Run)
-
 	p.Store = commit.New(p.db.App, commit.Sinks{Audit: audit.Append, Deliveries: webhooks.Enqueue})
-	if p.Access, err = access.New(ctx, config.Access, p.db.App); err != nil {
+	if err = p.openAccess(ctx, config.Access); err != nil {
 		return nil, err
 	}
-	p.group.Add("key usage", p.Access.Run)
-	p.group.Add("key usage at edges", func(ctx context.Context) error { return p.Access.HearUses(ctx, p.conn) })
 
+	registry := serve.NewRegistry()
 	leases := lease.New(p.db.App, id.New())
 	if p.publisher, err = newPublisher(p.db, p.conn, leases, config.StreamReplicas); err != nil {
 		return nil, err
@@ -141,7 +134,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	}
 	p.group.Add("survey responses", submissions.Run)
 
-	trail, exporter, err := p.openAudit(ctx, config.Audit, registry)
+	exporter, err := p.openAudit(ctx, config.Audit, registry)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +152,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 
 	p.table = Routes(Modules{
 		Access:   access.NewModule(p.Store, p.Access),
-		Audit:    audit.NewModule(trail, p.Store, p.Access, p.blobs, queue, config.Audit.SMTPURL != ""),
+		Audit:    audit.NewModule(exporter, p.Access),
 		Blobs:    p.blobs,
 		Webhooks: webhooks.New(p.Store, p.Access, guard),
 
@@ -178,6 +171,31 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 		Payloads: p.ingestion.payloads,
 	})
 	return p, p.listen(config, p.table, registry)
+}
+
+// connect opens the ways to the database and to NATS.
+func (p *Plane) connect(ctx context.Context, config Config) (err error) {
+	if p.db, err = postgres.Open(ctx, config.Postgres); err != nil {
+		return err
+	}
+	if p.conn, err = connectNATS(config); err != nil {
+		return err
+	}
+	if p.watch, err = postgres.NewWatch(config.Postgres.URL, postgres.WatchConfig{}); err != nil {
+		return err
+	}
+	p.group.Add("database watch", p.watch.Run)
+	return nil
+}
+
+// openAccess builds what knows who calls, and adds what notes the use of keys.
+func (p *Plane) openAccess(ctx context.Context, config access.Config) (err error) {
+	if p.Access, err = access.New(ctx, config, p.db.App); err != nil {
+		return err
+	}
+	p.group.Add("key usage", p.Access.Run)
+	p.group.Add("key usage at edges", func(ctx context.Context) error { return p.Access.HearUses(ctx, p.conn) })
+	return nil
 }
 
 func newPublisher(db *postgres.DB, conn *nats.Conn, leases *lease.Store, replicas int) (*down.Publisher, error) {

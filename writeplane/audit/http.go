@@ -28,12 +28,13 @@ type Module struct {
 	access  *access.Store
 	blobs   *blobs.Store
 	queue   *jobs.Queue
-	email   bool // the operator configured mail
+	mailer  Mailer // nil: the operator configured no mail
 }
 
-// NewModule returns the handlers. email tells whether exports can be sent by mail.
-func NewModule(log *Log, commits *commit.Store, store *access.Store, files *blobs.Store, queue *jobs.Queue, email bool) *Module {
-	return &Module{log: log, commits: commits, access: store, blobs: files, queue: queue, email: email}
+// NewModule returns the handlers; the exporter, which is bound to its queue, writes the
+// exports that they are asked for.
+func NewModule(exporter *Exporter, store *access.Store) *Module {
+	return &Module{log: exporter.log, commits: exporter.commits, access: store, blobs: exporter.blobs, queue: exporter.queue, mailer: exporter.mailer}
 }
 
 // Faults of the audit endpoints.

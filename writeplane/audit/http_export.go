@@ -243,7 +243,7 @@ func (m *Module) checkDelivery(d *delivery, tier string, c *access.Call) error {
 	if !canSchedule(tier, d.Type) {
 		return errFiles
 	}
-	if d.Type == "email" && !m.email {
+	if d.Type == "email" && m.mailer == nil {
 		return errEmail
 	}
 	return nil
