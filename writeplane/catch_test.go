@@ -468,6 +468,43 @@ func TestDamagedStoredFileIsNotRead(t *testing.T) {
 	c.frames(t, event, func(f string) bool { return strings.Contains(f, `"malformed"`) })
 }
 
+// The blob store was lost or is older than the database; a build sends its files again.
+func TestUploadAgainMendsAnArtifactWhoseFileIsLost(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	fields := []string{"file", "app.js.map:" + bundle, "kind", "js_sourcemap", "release", "1.0"}
+	_, body := c.upload(t, "editor", fields...)
+	first := body["artifact"].(map[string]any)
+	lose := func() {
+		t.Helper()
+		if err := os.RemoveAll(filepath.Join(c.folder, "objects", "symbols")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func(what string) {
+		t.Helper()
+		status, body := c.upload(t, "editor", fields...)
+		a := body["artifact"].(map[string]any)
+		if status != 201 || a["id"] != first["id"] || a["storage_path"] == first["storage_path"] || len(a["warnings"].([]any)) != 0 {
+			t.Errorf("%s: %d %v", what, status, a)
+		}
+		first = a
+	}
+	lose()
+	again("nobody has noticed the loss")
+	lose()
+	c.work(t)
+	event := c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`))
+	c.frames(t, event, func(f string) bool { return strings.Contains(f, `"malformed"`) })
+	again("it was noticed")
+	c.frames(t, event, func(f string) bool { return strings.Contains(f, `"a.ts"`) })
+	c.files(t, 2)
+	if status, body := c.upload(t, "editor", fields...); status != 201 || body["artifact"].(map[string]any)["storage_path"] != first["storage_path"] {
+		t.Errorf("once more: %d %v", status, body)
+	}
+	c.files(t, 2)
+}
+
 func TestReportThatArrivesTwiceIsStoredOnceAndABadOneIsGivenBack(t *testing.T) {
 	t.Parallel()
 	c := newCatch(t, symbols.Config{})
@@ -626,6 +663,67 @@ func TestDeletedReleaseLosesItsFilesAndMayComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.files(t, 3)
+}
+
+// No artifact may outlive its release, or nobody would ever purge it: it goes with the
+// release, or brings it back.
+func TestUploadThatMeetsTheDeletionOfItsRelease(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	fields := func(name string) []string {
+		return []string{"file", name + ":" + bundle, "kind", "js_sourcemap", "release", "9.9"}
+	}
+	if status, body := c.upload(t, "editor", fields("a.js.map")...); status != 201 {
+		t.Fatal(status, body)
+	}
+	chain, err := c.db.Owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = chain.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := chain.Exec(t.Context(), `SELECT FROM audit_chains FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{}, 2)
+	go func() {
+		if status, body := c.upload(t, "editor", fields("b.js.map")...); status != 201 {
+			t.Error(status, body)
+		}
+		ended <- struct{}{}
+	}()
+	c.waiting(t, 1) // its row is inserted, and not committed
+	go func() {
+		if status, body := c.get(t, "editor", "DELETE", "/api/v1/catch/releases/9.9"); status != 200 {
+			t.Error(status, body)
+		}
+		ended <- struct{}{}
+	}()
+	c.waiting(t, 2)
+	if err := chain.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	<-ended
+	var orphans int
+	err = c.db.Owner.QueryRow(t.Context(), `SELECT count(*) FROM symbol_artifacts a JOIN releases r USING (project_id, environment, release)
+		WHERE a.deleted_at IS NULL AND r.deleted_at IS NOT NULL`).Scan(&orphans)
+	if err != nil || orphans != 0 {
+		t.Errorf("%d artifacts live on in a deleted release; %v", orphans, err)
+	}
+}
+
+// waiting returns when n statements wait for locks of others.
+func (c *catch) waiting(t testing.TB, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for found := 0; found < n; {
+		err := c.db.Owner.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&found)
+		if err != nil {
+			t.Fatalf("%d statements wait, want %d: %v", found, n, err)
+		}
+	}
 }
 
 func TestReportsPastRetentionAreRemoved(t *testing.T) {

@@ -60,11 +60,15 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	found, err := page(r.Context(), m.store.Pool(), f, after, window.Fetch())
+	found, more, err := page(r.Context(), m.store.Pool(), f, after, window.Limit)
 	if err != nil {
 		return err
 	}
-	found, next := paging.Cut(window, found, func(e *Event) any { return position{e.Timestamp, e.ID} })
+	var next *string
+	if more {
+		last := found[len(found)-1]
+		next = window.Cursor(position{last.Timestamp, last.ID})
+	}
 	views := make([]view, len(found))
 	for i, e := range found {
 		if views[i], err = e.view(); err != nil {

@@ -124,8 +124,12 @@ type position struct {
 	ID string    `json:"id"`
 }
 
-// page reads the reports behind a place, newest first; the zero position is before all of them.
-func page(ctx context.Context, q postgres.Querier, f filter, after position, limit int) ([]*Event, error) {
+// pageBytes of records and answers end a page before its limit.
+const pageBytes = 16 << 20
+
+// page reads the reports behind a place, newest first; the zero position is before all of
+// them. more tells whether others follow.
+func page(ctx context.Context, q postgres.Querier, f filter, after position, limit int) (found []*Event, more bool, err error) {
 	if after.ID == "" {
 		after = position{time.Now().Add(1000 * time.Hour), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
 	}
@@ -133,12 +137,30 @@ func page(ctx context.Context, q postgres.Querier, f filter, after position, lim
 	if until.IsZero() {
 		until = after.At.Add(time.Second)
 	}
-	return postgres.All(ctx, q, "list crash reports", scanEvent, selectEvent+`
+	rows, err := q.Query(ctx, selectEvent+`
 		e.project_id = $1 AND e.environment = $2 AND (e."timestamp", e.id) < ($3, $4) AND e."timestamp" >= $5 AND e."timestamp" < $6
 		AND ($7 = '' OR e.release = $7) AND ($8 = '' OR e.platform = $8) AND ($9 = '' OR e.distinct_id = $9)
 		ORDER BY e."timestamp" DESC, e.id DESC LIMIT $10`,
 		f.Get("project"), f.Get("environment"), after.At, after.ID, f.since, until,
-		f.Get("release"), f.Get("platform"), f.Get("distinct_id"), limit)
+		f.Get("release"), f.Get("platform"), f.Get("distinct_id"), limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list crash reports: %w", err)
+	}
+	defer rows.Close()
+	for weight := 0; rows.Next(); {
+		if len(found) == limit || weight > pageBytes {
+			return found, true, nil
+		}
+		e, err := scanEvent(rows)
+		if err != nil {
+			return nil, false, fmt.Errorf("list crash reports: %w", err)
+		}
+		found, weight = append(found, e), weight+len(e.Record)+len(e.Answers)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, false, fmt.Errorf("list crash reports: %w", err)
+	}
+	return found, false, nil
 }
 
 // claim is a report taken by a worker.
@@ -149,12 +171,41 @@ type claim struct {
 	Wanted                              int
 }
 
-// take claims pending reports for a while; whoever dies gives them up by time.
+// take claims pending reports for a while; whoever dies gives them up by time. They are
+// as many as weigh roundBytes, and one more: a report may have 16 MiB.
 func take(ctx context.Context, q postgres.Querier, limit int, term time.Duration) ([]claim, error) {
 	return postgres.All(ctx, q, "take crash reports", scanClaim, `
-		UPDATE crash_events SET taken_until = now() + $2
-		WHERE id IN (SELECT id FROM crash_events WHERE pending AND taken_until < now() ORDER BY received_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-		RETURNING id, project_id, environment, release, debug_ids, record, answers, wanted`, limit, term)
+		WITH free AS (
+			SELECT id, received_at, octet_length(record) + coalesce(octet_length(answers), 0) AS weight
+			FROM crash_events WHERE pending AND taken_until < now() ORDER BY received_at LIMIT $1 FOR UPDATE SKIP LOCKED
+		), weighed AS (
+			SELECT id, sum(weight) OVER (ORDER BY received_at, id) - weight AS before FROM free
+		)
+		UPDATE crash_events SET taken_until = now() + $2 WHERE id IN (SELECT id FROM weighed WHERE before < $3)
+		RETURNING id, project_id, environment, release, debug_ids, record, answers, wanted`, limit, term, roundBytes)
+}
+
+// renew keeps reports taken that still are. One that was asked for again is not: it is
+// free to be looked at once more.
+func renew(ctx context.Context, q postgres.Querier, ids []string, term time.Duration) error {
+	return exec(ctx, q, "keep crash reports taken", `
+		WITH locked AS (
+			SELECT id FROM crash_events WHERE id = ANY ($1::uuid[]) AND taken_until > now() ORDER BY id FOR UPDATE SKIP LOCKED
+		)
+		UPDATE crash_events e SET taken_until = now() + $2 FROM locked WHERE e.id = locked.id`, ids, term)
+}
+
+// exec runs a statement that returns no rows.
+func exec(ctx context.Context, q postgres.Querier, doing, sql string, args ...any) error {
+	rows, err := q.Query(ctx, sql, args...)
+	if err == nil {
+		rows.Close()
+		err = rows.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
 }
 
 func scanClaim(row pgx.CollectableRow) (c claim, err error) {
@@ -182,7 +233,7 @@ func finish(ctx context.Context, q postgres.Querier, list []done) error {
 		ids, wanted = append(ids, d.ID), append(wanted, d.Wanted)
 		answers, settled, awaits = append(answers, d.answers), append(settled, d.settled), append(awaits, d.awaits)
 	}
-	rows, err := q.Query(ctx, `
+	return exec(ctx, q, "store answers of crash reports", `
 		WITH locked AS (SELECT id FROM crash_events WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE)
 		UPDATE crash_events e SET answers = d.answers, settled = d.settled, pending = d.awaits OR e.wanted <> d.wanted,
 			taken_until = CASE WHEN d.awaits AND e.wanted = d.wanted THEN now() + $6 ELSE '-infinity' END
@@ -190,12 +241,4 @@ func finish(ctx context.Context, q postgres.Querier, list []done) error {
 			JOIN locked ON locked.id = d.id
 		WHERE e.id = d.id`,
 		ids, wanted, answers, settled, awaits, awaitFor)
-	if err == nil {
-		rows.Close()
-		err = rows.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("store answers of crash reports: %w", err)
-	}
-	return nil
 }

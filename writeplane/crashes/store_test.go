@@ -3,6 +3,7 @@ package crashes
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -136,5 +137,58 @@ func TestAnswersAndWishesForTheSameReportsDoNotLockEachOther(t *testing.T) {
 			t.Errorf("%s: %d reports are looked at again, want 3", what, n)
 		}
 		d.exec(`UPDATE crash_events SET pending = false, wanted = 1`)
+	}
+}
+
+// heavy stores a pending report whose record weighs 10 MiB.
+func (d *desk) heavy() {
+	d.exec(`INSERT INTO crash_events (id, project_id, environment, release, platform, distinct_id, "timestamp", received_at, debug_ids, record)
+		VALUES ($1, $2, 'live', '1.0', 'javascript', '', now(), now(), '{}', convert_to(repeat('x', 10 << 20), 'UTF8'))`, id.New(), d.project)
+}
+
+func TestARoundAndAPageEndWhereReportsAreHeavy(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for range 6 {
+		d.heavy()
+	}
+	for _, want := range []int{4, 2, 0} { // three weigh less than 32 MiB, the fourth is the one more
+		taken, err := take(t.Context(), d.db.App, atOnce, time.Hour)
+		if err != nil || len(taken) != want {
+			t.Errorf("%d reports are taken, want %d; %v", len(taken), want, err)
+		}
+	}
+	f := filter{Values: url.Values{"project": {d.project}, "environment": {"live"}}}
+	after, seen := position{}, map[string]bool{}
+	for _, want := range []int{2, 2, 2} { // one weighs less than 16 MiB
+		found, more, err := page(t.Context(), d.db.App, f, after, 50)
+		if err != nil || len(found) != want || more != (len(seen) < 4) {
+			t.Fatalf("%d reports on a page, want %d, more is %v; %v", len(found), want, more, err)
+		}
+		for _, e := range found {
+			seen[e.ID], after = true, position{e.Timestamp, e.ID}
+		}
+	}
+	if len(seen) != 6 {
+		t.Errorf("%d reports on all pages, want 6", len(seen))
+	}
+}
+
+func TestAReportStaysTakenUnlessItIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	kept, wanted := d.insert(), d.insert()
+	if taken, err := take(t.Context(), d.db.App, atOnce, takeFor); err != nil || len(taken) != 2 {
+		t.Fatal(len(taken), err)
+	}
+	d.exec(`UPDATE crash_events SET taken_until = '-infinity' WHERE id = $1`, wanted) // as Again does
+	if err := renew(t.Context(), d.db.App, []string{kept, wanted}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := take(t.Context(), d.db.App, atOnce, takeFor); err != nil || len(taken) != 1 || taken[0].ID != wanted {
+		t.Errorf("%v, %v; want the one that was asked for", taken, err)
+	}
+	if n := d.count(`taken_until > now() + interval '30 minutes'`); n != 1 {
+		t.Errorf("%d reports are kept, want 1", n)
 	}
 }

@@ -18,11 +18,13 @@ import (
 )
 
 const (
-	pollEvery = 500 * time.Millisecond
-	takeFor   = time.Minute
-	awaitFor  = time.Minute // an awaited artifact asks for its reports itself, unless it is deleted first
-	atOnce    = 200         // reports of one round
-	workers   = 2
+	pollEvery  = 500 * time.Millisecond
+	takeFor    = 6 * time.Second // a dead process's reports are free after this
+	renewEvery = 2 * time.Second
+	awaitFor   = time.Minute // an awaited artifact asks for its reports itself, unless it is deleted first
+	atOnce     = 200         // reports of one round, and
+	roundBytes = 32 << 20    // of records and answers, beyond which no further report is taken
+	workers    = 2
 )
 
 // Worker makes pending reports readable. Any number of processes may run one; work
@@ -73,6 +75,7 @@ func (w *Worker) Round(ctx context.Context) (n int, err error) {
 	if err != nil || len(taken) == 0 {
 		return 0, err
 	}
+	defer w.hold(ctx, taken)()
 	byScope := map[scope][]claim{}
 	for _, c := range taken {
 		s := scope{c.ProjectID, c.Environment}
@@ -92,6 +95,29 @@ func (w *Worker) Round(ctx context.Context) (n int, err error) {
 		failed = append(failed, finish(ctx, w.pool, finished))
 	}
 	return len(finished), errors.Join(failed...)
+}
+
+// hold keeps reports taken until release is called.
+func (w *Worker) hold(ctx context.Context, taken []claim) (release func()) {
+	ids := make([]string, len(taken))
+	for i, c := range taken {
+		ids[i] = c.ID
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var renewal sync.WaitGroup
+	renewal.Go(func() {
+		ticker := time.NewTicker(renewEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				_ = renew(ctx, w.pool, ids, takeFor) // who comes to take them does the same work
+			}
+		}
+	})
+	return func() { cancel(); renewal.Wait() }
 }
 
 // answer answers the reports of one environment, with one search for artifacts.

@@ -24,8 +24,8 @@ import (
 
 const (
 	pollEvery  = 500 * time.Millisecond // how late an upload is noticed
-	taken      = time.Minute            // a dead process's artifact is free after this
-	renewEvery = 20 * time.Second
+	taken      = 6 * time.Second        // a dead process's artifact is free after this
+	renewEvery = 2 * time.Second
 	retryAfter = 15 * time.Second
 	indexers   = 2
 )
@@ -224,7 +224,7 @@ func (x *Indexer) settle(ctx context.Context, a *Artifact, path, sum string, fau
 	return postgres.InTx(ctx, x.m.store.Pool(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE symbol_artifacts SET index_path = nullif($2, ''), index_sha256 = nullif($3, ''), index_reason = $4, index_text = $5, warnings = $6
-			WHERE id = $1`, a.ID, path, sum, reason, text, orEmpty(all))
+			WHERE id = $1 AND storage_path = $7`, a.ID, path, sum, reason, text, orEmpty(all), a.StoragePath)
 		if err != nil {
 			return fmt.Errorf("settle artifact: %w", err)
 		}

@@ -84,6 +84,9 @@ func (m *Module) DeleteRelease(w http.ResponseWriter, r *http.Request, c *access
 	}
 	ctx, name := r.Context(), r.PathValue("release")
 	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
+		if err := lock(ctx, tx, project.ID); err != nil {
+			return err
+		}
 		var was release
 		var deleted bool
 		err := tx.QueryRow(ctx, `SELECT release, environment, created_at, deleted_at IS NOT NULL FROM releases

@@ -15,6 +15,7 @@ import (
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
+	"skerry/writeplane/blobs"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
 )
@@ -94,10 +95,10 @@ func (m *Module) roomIn(ctx context.Context, q postgres.Querier, projectID, tier
 // keep stores the row of an upload, or returns the artifact that is the same.
 func (m *Module) keep(ctx context.Context, c *access.Call, a *Artifact) (stored *Artifact, err error) {
 	err = m.store.InTx(ctx, c.Origin(), func(tx *commit.Tx) error {
-		// One upload of a project at a time: the sum below is then no guess, and of
-		// two equal files at once the second finds the first.
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('symbols ' || $1, 0))`, a.ProjectID); err != nil {
-			return fmt.Errorf("lock symbols: %w", err)
+		// The sum below is then no guess, and of two equal files at once the second finds
+		// the first.
+		if err := lock(ctx, tx, a.ProjectID); err != nil {
+			return err
 		}
 		same, err := query(ctx, tx, `
 			WHERE a.project_id = $1 AND a.environment = $2 AND a.kind = $3 AND a.release = $4 AND a.match_key = $5 AND a.sha256 = $6
@@ -127,6 +128,15 @@ func (m *Module) keep(ctx context.Context, c *access.Call, a *Artifact) (stored 
 	return stored, err
 }
 
+// lock lets one upload, or one deletion of a release, of a project at a time pass: an
+// artifact that comes just then goes with its release, or brings it back.
+func lock(ctx context.Context, tx pgx.Tx, projectID string) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('symbols ' || $1, 0))`, projectID); err != nil {
+		return fmt.Errorf("lock symbols: %w", err)
+	}
+	return nil
+}
+
 func insert(ctx context.Context, tx *commit.Tx, a *Artifact) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO symbol_artifacts (id, project_id, environment, kind, release, match_key, size_bytes, sha256, uploaded_at,
@@ -142,6 +152,35 @@ func insert(ctx context.Context, tx *commit.Tx, a *Artifact) error {
 	}
 	tx.Audit(a.entry("catch.symbol.uploaded", nil, a.view()))
 	return nil
+}
+
+// mend gives an artifact whose file is lost, or could not be read, the file of the same
+// bytes that came again, and has it indexed again: a 201 means that it can be used.
+func (m *Module) mend(ctx context.Context, stored, again *Artifact) error {
+	if stored.IndexReason == nil && !m.lost(ctx, stored) {
+		return nil
+	}
+	tag, err := m.store.Pool().Exec(ctx, `
+		UPDATE symbol_artifacts SET storage_path = $3, warnings = $4, index_path = NULL, index_sha256 = NULL, index_reason = NULL,
+			index_text = NULL, index_after = '-infinity'
+		WHERE id = $1 AND storage_path = $2 AND deleted_at IS NULL`, stored.ID, stored.StoragePath, again.StoragePath, orEmpty(again.Warnings))
+	if err != nil {
+		return fmt.Errorf("mend artifact: %w", err)
+	}
+	if tag.RowsAffected() > 0 {
+		stored.StoragePath, stored.Warnings = again.StoragePath, again.Warnings
+	}
+	return nil
+}
+
+// lost reports whether an artifact's file is known to be gone or cut off.
+func (m *Module) lost(ctx context.Context, a *Artifact) bool {
+	file, err := m.blobs.Open(ctx, a.StoragePath)
+	if err != nil {
+		return errors.Is(err, blobs.ErrNotFound)
+	}
+	defer file.Close()
+	return file.Size() != a.SizeBytes
 }
 
 // Touch makes releases known, and those that were deleted live again: something new

@@ -54,9 +54,13 @@ func (m *Module) Upload(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		u.kept = !errors.As(err, &refusal) // the row may be stored all the same: the cleaner will know
 		return err
 	}
-	if stored.ID == a.ID {
-		u.kept = true
+	if stored.ID != a.ID {
+		if err := m.mend(r.Context(), stored, a); err != nil {
+			u.kept = true // as above
+			return err
+		}
 	}
+	u.kept = stored.StoragePath == a.StoragePath
 	return reply.Resource(w, http.StatusCreated, "artifact", stored.view(), nil)
 }
 
