@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -84,25 +85,46 @@ func (d *Dispatcher) recordDeath(ctx context.Context, c claimed, result outcome,
 		if err != nil || !ours {
 			return err
 		}
-		failed := deliveryFailed{
-			SubscriptionID: c.SubscriptionID, DeliveryID: c.ID, FailedEvent: c.Event, Attempts: c.Attempts,
-			LastStatusCode: optionalInt(result.status), LastError: optional(result.fault),
+		if !tellsOfFailure(c) {
+			tellFailure(tx, c, result)
 		}
-		project := ""
-		if c.ProjectID != nil {
-			project = *c.ProjectID
-		}
-		tx.Audit(commit.Entry{
-			OrganizationID: c.OrganizationID, ProjectID: project, Action: EventDeliveryFailed,
-			ResourceType: resourceType, ResourceID: c.SubscriptionID, After: failed,
-		})
-		tx.Emit(commit.Event{Name: EventDeliveryFailed, OrganizationID: c.OrganizationID, ProjectID: project, Data: failed})
 		reason := ""
 		if result.status == http.StatusGone {
 			reason = "the target answered 410 Gone"
 		}
 		return d.noteFailure(ctx, tx, c, now, reason)
 	})
+}
+
+func tellFailure(tx *commit.Tx, c claimed, result outcome) {
+	failed := deliveryFailed{
+		SubscriptionID: c.SubscriptionID, DeliveryID: c.ID, FailedEvent: c.Event, Attempts: c.Attempts,
+		LastStatusCode: optionalInt(result.status), LastError: optional(result.fault),
+	}
+	project := ""
+	if c.ProjectID != nil {
+		project = *c.ProjectID
+	}
+	tx.Audit(commit.Entry{
+		OrganizationID: c.OrganizationID, ProjectID: project, Action: EventDeliveryFailed,
+		ResourceType: resourceType, ResourceID: c.SubscriptionID, After: failed,
+	})
+	tx.Emit(commit.Event{Name: EventDeliveryFailed, OrganizationID: c.OrganizationID, ProjectID: project, Data: failed})
+}
+
+// tellsOfFailure reports whether a message says that a delivery became a dead letter: the
+// event, or its audit entry. Should it become one too, that is not told: subscriptions that
+// all fail would tell each other so without end, each time one message for every other.
+func tellsOfFailure(c claimed) bool {
+	if c.Event != EventAuditEntry {
+		return c.Event == EventDeliveryFailed
+	}
+	var told struct {
+		Data struct {
+			Action string `json:"action"`
+		} `json:"data"`
+	}
+	return json.Unmarshal(c.Body, &told) == nil && told.Data.Action == EventDeliveryFailed
 }
 
 // disableAfter is how long nothing but failures must last before the program disables

@@ -141,3 +141,33 @@ func TestEnablingAndDisablingDoNotDeadlock(t *testing.T) {
 		t.Errorf("record: %v", err)
 	}
 }
+
+// Subscriptions that all fail must not tell each other of it without end: what their
+// deliveries cause is never sent to the one that failed, by no detour either.
+func TestFailuresOfToldFailuresAreNotTold(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for range 3 {
+		f.subscribe("https://93.184.216.34/", nil, "*", EventAuditEntry)
+	}
+	f.exec("DELETE FROM webhook_deliveries") // of the audit entries of the subscriptions themselves
+	f.emit("switch.flag.halted", nil)
+	died := map[string]int{}
+	for total := 0; total < 100; total++ {
+		found, err := claim(t.Context(), f.db.App, f.clock.Now(), "", false, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) == 0 {
+			break
+		}
+		if err := f.dispatcher.recordDeath(t.Context(), found[0], outcome{status: 500, fault: "status 500"}, f.clock.Now()); err != nil {
+			t.Fatal(err)
+		}
+		died[found[0].Event]++
+	}
+	// Each of the three deaths is told to the two others, as an event and as an audit entry.
+	if died["switch.flag.halted"] != 3 || died[EventDeliveryFailed] != 6 || died[EventAuditEntry] != 6 {
+		t.Errorf("died %v, want 3 of the event, and 6 and 6 that told of them", died)
+	}
+}
