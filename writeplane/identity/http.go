@@ -72,8 +72,7 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 		return err
 	}
 	var p person
-	// One snapshot: a link that commits between two of the questions would count events twice.
-	err = pgx.BeginTxFunc(ctx, m.store.Pool(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+	err = m.atOneMoment(ctx, func(tx pgx.Tx) (err error) {
 		p, err = load(ctx, tx, scope, id)
 		return err
 	})
@@ -81,6 +80,12 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 		return err
 	}
 	return reply.Resource(w, http.StatusOK, "person", p, nil)
+}
+
+// atOneMoment reads in one snapshot: a link that commits between two questions would
+// count events twice, or find nobody.
+func (m *Module) atOneMoment(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, m.store.Pool(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, read)
 }
 
 // named is the identifier in the path, and the scope in which the call means it.
@@ -181,9 +186,21 @@ func (m *Module) Conflicts(w http.ResponseWriter, r *http.Request, c *access.Cal
 	if err != nil {
 		return err
 	}
-	members, err := Members(ctx, m.store.Pool(), scope, id)
+	var conflicts []conflict
+	err = m.atOneMoment(ctx, func(tx pgx.Tx) (err error) {
+		conflicts, err = loadConflicts(ctx, tx, scope, id)
+		return err
+	})
 	if err != nil {
 		return err
+	}
+	return reply.JSON(w, http.StatusOK, map[string]any{"conflicts": conflicts})
+}
+
+func loadConflicts(ctx context.Context, q Querier, scope Scope, id string) ([]conflict, error) {
+	members, err := Members(ctx, q, scope, id)
+	if err != nil {
+		return nil, err
 	}
 	scan := func(row pgx.CollectableRow) (c conflict, err error) {
 		var at time.Time
@@ -191,25 +208,19 @@ func (m *Module) Conflicts(w http.ResponseWriter, r *http.Request, c *access.Cal
 		c.ReceivedAt = instant.Of(at)
 		return c, err
 	}
-	conflicts, err := postgres.All(ctx, m.store.Pool(), "list conflicts", scan, `
+	conflicts, err := postgres.All(ctx, q, "list conflicts", scan, `
 		SELECT alias_id, kept_distinct_id, refused_distinct_id, received_at FROM identity_conflicts
 		WHERE project_id = $1 AND environment = $2 AND (alias_id = ANY($3) OR refused_distinct_id = ANY($3))
 		ORDER BY received_at DESC, alias_id, refused_distinct_id LIMIT 1000`,
 		scope.Project, int16(scope.Environment), members)
-	if err != nil {
-		return err
+	if err != nil || len(conflicts) > 0 {
+		return conflicts, err
 	}
-	if len(conflicts) == 0 {
-		known, err := exists(ctx, m.store.Pool(), scope, members)
-		if err != nil {
-			return err
-		}
-		if !known {
-			return access.ErrNotFound
-		}
-		conflicts = []conflict{}
+	known, err := exists(ctx, q, scope, members)
+	if err == nil && !known {
+		err = access.ErrNotFound
 	}
-	return reply.JSON(w, http.StatusOK, map[string]any{"conflicts": conflicts})
+	return []conflict{}, err
 }
 
 // Delete serves DELETE /api/v1/persons/{distinct_id}: from the answer on the person is

@@ -79,7 +79,7 @@ func BenchmarkFind(b *testing.B) {
 	}
 	scope := identity.Scope{Project: projectA, Environment: up.Live}
 	for name, f := range map[string]filter{
-		"everybody": {scope: scope}, "rare": {scope: scope, name: "never sent"}, "person": {scope: scope, persons: []string{"user-00000042"}},
+		"everybody": {scope: scope}, "rare": {scope: scope, name: "never sent"}, "person": {scope: scope, person: "user-00000042"},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -49,7 +49,8 @@ type place struct {
 // filter is which events are asked for.
 type filter struct {
 	scope        identity.Scope
-	persons      []string // identifiers of one person; nil: everybody
+	person       string   // any identifier of one person; "": everybody
+	persons      []string // all identifiers of that person
 	name         string   // "": any
 	since, until *time.Time
 	after        *place
@@ -75,9 +76,6 @@ func (m *Module) Events(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		last := events[len(events)-1]
 		next = window.Cursor(place{last.Timestamp.UnixMicro(), last.ID})
 	}
-	if err := showResolved(ctx, m.store.db.App, f.scope, events); err != nil {
-		return err
-	}
 	return reply.JSON(w, http.StatusOK, page.List("events", events, next))
 }
 
@@ -88,22 +86,16 @@ func (m *Module) eventFilter(r *http.Request, c *access.Call) (_ *filter, window
 	if err != nil {
 		return nil, window, err
 	}
-	f := &filter{scope: scope, name: query.Get("event_name")}
+	f := &filter{scope: scope, person: query.Get("distinct_id"), name: query.Get("event_name")}
 	if f.since, f.until, err = times(query); err != nil {
 		return nil, window, err
 	}
 	if window, err = m.cursors.Open(query, r.URL.Path, query, &f.after); err != nil {
 		return nil, window, err
 	}
-	id := query.Get("distinct_id")
-	for _, text := range []string{id, f.name} {
+	for _, text := range []string{f.person, f.name} {
 		if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
 			return nil, window, nil // no stored text is like that
-		}
-	}
-	if id != "" {
-		if f.persons, err = identity.Members(ctx, m.store.db.App, scope, id); err != nil {
-			return nil, window, err
 		}
 	}
 	return f, window, nil
@@ -123,13 +115,20 @@ const (
 )
 
 // find lists the newest events first, at most limit, or fewer when they are heavy. more
-// tells whether others follow.
+// tells whether others follow. They are shown as they will be when history is rewritten.
 func (s *Store) find(ctx context.Context, f filter, limit int) (events []entry, more bool, err error) {
-	// One snapshot: a page must not be put together out of two states.
+	// One snapshot: a person's events move when the person is linked to another.
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, s.db.App, options, func(tx pgx.Tx) (err error) {
-		events, more, err = find(ctx, tx, f, limit)
-		return err
+		if f.person != "" {
+			if f.persons, err = identity.Members(ctx, tx, f.scope, f.person); err != nil {
+				return err
+			}
+		}
+		if events, more, err = find(ctx, tx, f, limit); err != nil {
+			return err
+		}
+		return showResolved(ctx, tx, f.scope, events)
 	})
 	return events, more, err
 }
@@ -159,7 +158,7 @@ func find(ctx context.Context, tx pgx.Tx, f filter, limit int) (events []entry, 
 // newest finds the first n places, in windows that hold at most so many.
 func newest(ctx context.Context, q identity.Querier, f filter, n, most int) (keys []place, err error) {
 	now := time.Now()
-	top := now.AddDate(10, 0, 0) // some clock may be years ahead
+	top := now.AddDate(200, 0, 0) // some clock may be far ahead; a Duration holds no more than 292 years
 	if f.until != nil && f.until.Before(top) {
 		top = *f.until
 	}
