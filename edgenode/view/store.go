@@ -37,7 +37,8 @@ type Store struct {
 	members     *filled[memberKey, *memberSet]
 	subscribers subscribers
 	floors      [replication.Lanes]atomic.Uint64
-	// applied is the position in the normal lane up to which changed members have been dropped from memory; 0: unknown.
+	// applied is the position in the normal lane up to which members that changed have been dropped from memory; 0: nothing
+	// is known, because the lane came anew and that could not be taken in yet.
 	applied atomic.Uint64
 
 	mu    sync.RWMutex
@@ -92,6 +93,7 @@ func New(options Options) *Store {
 // Attach gives the views their disk. (The disk is opened with Apply as its observer, so one of the two must come first.)
 func (s *Store) Attach(disk *store.Store) {
 	s.disk = disk
+	s.applied.Store(1)
 	for lane := range replication.Lanes {
 		s.floors[lane].Store(uint64(disk.Floor(lane)))
 	}
@@ -252,7 +254,7 @@ func (s *Store) Apply(c store.Change) {
 		return
 	}
 	changed := s.sort(c.Documents)
-	if n := len(c.Documents); n > 0 && c.Lane == replication.Normal {
+	if n := len(c.Documents); n > 0 && c.Lane == replication.Normal && s.applied.Load() > 0 {
 		s.applied.Store(uint64(c.Documents[n-1].Position))
 	}
 	for of, documents := range changed {
@@ -261,20 +263,29 @@ func (s *Store) Apply(c store.Change) {
 }
 
 // applyAnew makes everything be read from the disk. While a damaged store is being filled anew, one lane stands there
-// before the other, and nothing can be read: then what is in memory holds until the other one is there too.
+// before the other, and nothing can be read: then what is in memory holds until the other one is there too. It is stale
+// all the same: what changes meanwhile must not be put on top of it.
 func (s *Store) applyAnew() {
+	s.applied.Store(0)
 	if s.disk != nil && !s.disk.Serving() {
+		s.expire()
 		return
 	}
-	s.applied.Store(0) // another history's positions may be lower
 	s.keys.dropAll()
 	s.members.dropAll()
+	s.applied.Store(1)
+	s.expire()
+	s.subscribers.announceAll()
+}
+
+// expire makes every environment be compiled from disk when it is asked for next.
+func (s *Store) expire() {
 	s.mu.RLock()
+	defer s.mu.RUnlock()
 	for _, at := range s.slots {
 		at.stale.Store(true)
+		at.again.Store(0)
 	}
-	s.mu.RUnlock()
-	s.subscribers.announceAll()
 }
 
 // parsed is a changed document with its subject read.

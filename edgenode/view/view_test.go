@@ -43,12 +43,7 @@ func newEdge(t testing.TB, options Options) *edge {
 	t.Helper()
 	options.Log = slog.New(slog.DiscardHandler)
 	e := &edge{t: t, views: New(options), all: map[replication.Subject]replication.Document{}}
-	disk, err := store.Open(store.Config{Dir: "state", FS: vfs.NewMem(), Log: options.Log}, func(c store.Change) {
-		if e.shown != nil {
-			e.shown()
-		}
-		e.views.Apply(c)
-	})
+	disk, err := store.Open(store.Config{Dir: "state", FS: vfs.NewMem(), Log: options.Log}, e.observe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,56 +53,71 @@ func newEdge(t testing.TB, options Options) *edge {
 	return e
 }
 
+func (e *edge) observe(c store.Change) {
+	if e.shown != nil {
+		e.shown()
+	}
+	e.views.Apply(c)
+}
+
 // serve takes everything anew, with a floor, in both lanes.
 func (e *edge) serve(floor replication.Position) {
 	e.t.Helper()
 	for lane := range replication.Lanes {
-		g, err := e.disk.Begin(lane)
-		if err != nil {
-			e.t.Fatal(err)
+		e.serveLane(lane, floor)
+	}
+}
+
+func (e *edge) serveLane(lane replication.Lane, floor replication.Position) {
+	e.t.Helper()
+	g, err := e.disk.Begin(lane)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var documents []replication.Document
+	for _, d := range e.all {
+		if d.Lane == lane {
+			documents = append(documents, d)
 		}
-		var documents []replication.Document
-		for _, d := range e.all {
-			if d.Lane == lane {
-				documents = append(documents, d)
-			}
-		}
-		if err := g.Add(documents); err != nil {
-			e.t.Fatal(err)
-		}
-		if err := g.Serve(down.Cursor{Epoch: replication.Epoch{1}, Position: e.at[lane], Floor: floor}); err != nil {
-			e.t.Fatal(err)
-		}
+	}
+	if err := g.Add(documents); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := g.Serve(down.Cursor{Epoch: replication.Epoch{1}, Position: e.at[lane], Floor: floor}); err != nil {
+		e.t.Fatal(err)
 	}
 }
 
 // put stores one transaction; a nil body deletes.
 func (e *edge) put(bodies map[replication.Subject]any) {
 	e.t.Helper()
-	for lane := range replication.Lanes {
-		var documents []replication.Document
-		for _, s := range slices.Sorted(maps.Keys(bodies)) {
-			if s.Lane() != lane {
-				continue
-			}
-			e.at[lane]++
-			d := replication.Document{Lane: lane, Subject: s, Position: e.at[lane], Epoch: replication.Epoch{1}}
-			if body := bodies[s]; body != nil {
-				var err error
-				if d.Body, err = json.Marshal(body); err != nil {
-					e.t.Fatal(err)
-				}
-			}
-			documents = append(documents, d)
-			e.all[s] = d
-		}
+	for lane, documents := range e.commit(bodies) {
 		if len(documents) == 0 {
 			continue
 		}
-		if err := e.disk.Apply(lane, documents, down.Cursor{Epoch: replication.Epoch{1}, Position: e.at[lane]}); err != nil {
+		if err := e.disk.Apply(replication.Lane(lane), documents, down.Cursor{Epoch: replication.Epoch{1}, Position: e.at[lane]}); err != nil {
 			e.t.Fatal(err)
 		}
 	}
+}
+
+// commit makes the documents of one transaction, which the edge has not heard of yet.
+func (e *edge) commit(bodies map[replication.Subject]any) (documents [replication.Lanes][]replication.Document) {
+	e.t.Helper()
+	for _, s := range slices.Sorted(maps.Keys(bodies)) {
+		lane := s.Lane()
+		e.at[lane]++
+		d := replication.Document{Lane: lane, Subject: s, Position: e.at[lane], Epoch: replication.Epoch{1}}
+		if body := bodies[s]; body != nil {
+			var err error
+			if d.Body, err = json.Marshal(body); err != nil {
+				e.t.Fatal(err)
+			}
+		}
+		documents[lane] = append(documents[lane], d)
+		e.all[s] = d
+	}
+	return documents
 }
 
 func (e *edge) env(name string) *Environment {
