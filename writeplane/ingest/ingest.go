@@ -1,5 +1,5 @@
 // Package ingest is the final store of what edges send: events, people, aliases,
-// crashes (supplement §3, design §2).
+// crashes (supplement §3).
 //
 // Promised: an operation that an edge has accepted is stored exactly once, or counted
 // as a duplicate (insert_id) or as erased, or stands in the dead letters with its bytes
