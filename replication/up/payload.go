@@ -56,9 +56,15 @@ type Uploader struct {
 	base string
 	nc   *nats.Conn
 	http *http.Client
+	// stall is how long the write plane may take nothing of a payload.
+	stall time.Duration
 }
 
-const grantTimeout = 5 * time.Second
+const (
+	grantTimeout  = 5 * time.Second
+	uploadStall   = time.Minute
+	answerTimeout = time.Minute
+)
 
 // NewUploader returns an Uploader to the write plane at the base URL. The connection stays the caller's.
 func NewUploader(edge, writePlane string, nc *nats.Conn) (*Uploader, error) {
@@ -66,8 +72,8 @@ func NewUploader(edge, writePlane string, nc *nats.Conn) (*Uploader, error) {
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		return nil, fmt.Errorf("address of the write plane %q is no http URL", writePlane)
 	}
-	return &Uploader{edge: edge, base: strings.TrimSuffix(writePlane, "/"), nc: nc, http: &http.Client{
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: time.Minute},
+	return &Uploader{edge: edge, base: strings.TrimSuffix(writePlane, "/"), nc: nc, stall: uploadStall, http: &http.Client{
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: answerTimeout},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -75,13 +81,20 @@ func NewUploader(edge, writePlane string, nc *nats.Conn) (*Uploader, error) {
 // Close lets go of idle connections.
 func (u *Uploader) Close() { u.http.CloseIdleConnections() }
 
-// Upload puts size bytes of r, whose SHA-256 is sum, under the key.
+// Upload puts size bytes of r, whose SHA-256 is sum, under the key. A write plane that stops taking them gives a fault:
+// the lane waits here, and behind the same address another process may be alive.
 func (u *Uploader) Upload(ctx context.Context, key string, size int64, sum [32]byte, r io.Reader) error {
 	token, err := u.grant(ctx, GrantRequest{Key: key, Size: size, SHA256: hex.EncodeToString(sum[:])})
 	if err != nil {
 		return fmt.Errorf("ask for leave to upload: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, u.base+PayloadPath+key, r)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pace := pacer{r: r, stall: u.stall, timer: time.AfterFunc(u.stall, func() {
+		cancel(fmt.Errorf("the write plane took nothing for %s", u.stall))
+	})}
+	defer pace.timer.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, u.base+PayloadPath+key, &pace)
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
@@ -89,6 +102,9 @@ func (u *Uploader) Upload(ctx context.Context, key string, size int64, sum [32]b
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
 	res, err := u.http.Do(req)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
@@ -98,6 +114,24 @@ func (u *Uploader) Upload(ctx context.Context, key string, size int64, sum [32]b
 		return fmt.Errorf("upload: status %d: %s", res.StatusCode, said)
 	}
 	return nil
+}
+
+// pacer yields r and puts the timer off each time it is asked for more. Behind the end it is the client's own timeout
+// that waits for the answer.
+type pacer struct {
+	r     io.Reader
+	stall time.Duration
+	timer *time.Timer
+}
+
+func (p *pacer) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if err != nil {
+		p.timer.Stop()
+	} else {
+		p.timer.Reset(p.stall)
+	}
+	return n, err
 }
 
 func (u *Uploader) grant(ctx context.Context, ask GrantRequest) (string, error) {
