@@ -222,7 +222,7 @@ func TestRateLimitComesFirstAndCountsByKeyValue(t *testing.T) {
 	}
 }
 
-func TestMonthlyQuota(t *testing.T) {
+func TestDecisionCallsShareAQuotaOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	w := edgetest.New(t, view.Hooks{})
 	settings := w.Settings

@@ -399,7 +399,7 @@ func encode(t testing.TB, encoding, text string) string {
 	return b.String()
 }
 
-func TestContentEncodings(t *testing.T) {
+func TestCompressedBodiesAreReadWithinTheirBounds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, settings{config: Config{MaxBodyBytes: 3 << 20}})
 	large := `{"operations":[{"type":"track","payload":` + track + `}` + strings.Repeat(`,{"type":"track","payload":`+track+`}`, 25_000) + `]}`
@@ -581,7 +581,7 @@ func TestFullBufferAndFullMemoryAnswer503(t *testing.T) {
 	w.expect("a small one", "/api/v1/track", track, 200, `{"ok":true}`)
 }
 
-func TestCrashReports(t *testing.T) {
+func TestCrashReportIsAnsweredWithItsIDWhenItIsOnTheDisk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, settings{})
 	report := `{"release":"1.0","platform":"javascript","exception":{"type":"TypeError","value":"x"},"frames":[]}`

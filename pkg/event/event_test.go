@@ -66,7 +66,7 @@ func single(kind Kind, body string) (string, error) {
 	return strings.Join(r.ops, "\n"), err
 }
 
-func TestSinglePayloads(t *testing.T) {
+func TestSinglePayloadIsAcceptedOnlyInItsShape(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind       Kind
@@ -166,7 +166,7 @@ func TestDepthIsLimitedTo512(t *testing.T) {
 
 const ok1 = `{"type":"track","payload":{"event_name":"a","distinct_id":"u1"}}`
 
-func TestBatches(t *testing.T) {
+func TestBatchIsAcceptedWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		body, want string
@@ -293,7 +293,7 @@ type full struct{ record }
 
 func (full) Operation(*Operation) error { return errFull }
 
-func TestGarbageIDs(t *testing.T) {
+func TestGarbageIDsAreThoseThatCannotBeAnybodys(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{
 		"a", "é", "日", "😀", `"😀"`, " a ", `"a"`, `' a '`, "0", "0000", "0-0 0", "---", "   ", "\t\n", `""`, `"`, `''`,

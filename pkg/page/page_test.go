@@ -61,7 +61,7 @@ func TestCursorChangedByOneByteIsRefused(t *testing.T) {
 	}
 }
 
-func TestLimitBounds(t *testing.T) {
+func TestLimitIsFrom1To200And50WhenAbsent(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{"1": 1, "200": 200} {
 		if got, err := signer.Open(url.Values{"limit": {text}}, "flags", nil, nil); err != nil || got.Limit != want || got.Fetch() != want+1 {

@@ -166,7 +166,7 @@ func TestTakenAddressNamesTheSetting(t *testing.T) {
 	}
 }
 
-func TestOperatorAnswers(t *testing.T) {
+func TestOperatorTellsHealthReadinessStatusAndMetrics(t *testing.T) {
 	t.Parallel()
 	ready := errors.New("no state yet")
 	op := Operator{

@@ -165,7 +165,7 @@ func TestWhatWasBuiltAuthorsItselfAgain(t *testing.T) {
 	}
 }
 
-func TestSlugOf(t *testing.T) {
+func TestSlugIsMadeOfTheNamesLettersAndDigits(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"How do you like 2.0?":    "how-do-you-like-2-0",
@@ -209,7 +209,7 @@ func TestTagChangesWithEveryPairAndOnlyThen(t *testing.T) {
 	}
 }
 
-func TestTallyArithmetic(t *testing.T) {
+func TestSummaryCountsEachKindOfQuestionItsOwnWay(t *testing.T) {
 	t.Parallel()
 	add := func(kind string, values ...string) string {
 		tally := Tally{QuestionID: "q", Kind: kind}

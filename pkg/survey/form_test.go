@@ -404,7 +404,7 @@ func TestSubmissionReadsEveryMember(t *testing.T) {
 	}
 }
 
-func TestPartialSaveBodies(t *testing.T) {
+func TestPartialSaveNamesWhatIsWrongAndTellsNullFromAbsence(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{}`:                               "invalid_body: external_id is required",

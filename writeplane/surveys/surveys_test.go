@@ -101,7 +101,7 @@ func TestProblemsComeAllAtOnce(t *testing.T) {
 	}
 }
 
-func TestLifeCycle(t *testing.T) {
+func TestLifeCycleAllowsOnlyItsOwnSteps(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	id := w.Must(http.StatusCreated, w.Editor, "POST", path, small).JSON(t)["survey"].(map[string]any)["id"].(string)

@@ -29,7 +29,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestOutsideIsZero(t *testing.T) {
+func TestReadingOutsideATableGivesZero(t *testing.T) {
 	t.Parallel()
 	f, err := Open("TESTTAB1", 2, table(t))
 	if err != nil {
