@@ -23,11 +23,15 @@ const MaxExport = 100 << 20
 
 const (
 	exportAttempts = 5
-	requeueAfter   = 10 * time.Second // an open export that nobody works on is taken up again
 	exportTick     = 5 * time.Second
 	keepFile       = 30 * 24 * time.Hour
 	deliveredFor   = 24 * time.Hour // how long a delivered URL opens
 )
+
+// requeueAfter is when an open export that nobody works on is taken up again: after so many
+// attempts, the first entry for none. A process that died is replaced soon; a mail server
+// or a store that is away gets time to come back.
+var requeueAfter = [exportAttempts]time.Duration{10 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 20 * time.Minute}
 
 // filters say what an export holds. Projects is the sight of whoever asked for it.
 type filters struct {
@@ -190,8 +194,8 @@ func (x *Exporter) Work(ctx context.Context, job *river.Job[exportArgs]) error {
 	switch {
 	case errors.Is(err, errTooLarge):
 		return x.fail(ctx, row, errTooLarge.Error())
-	case attempts >= exportAttempts && ctx.Err() == nil:
-		return errors.Join(err, x.fail(ctx, row, "internal"))
+	case attempts >= exportAttempts && !errors.Is(ctx.Err(), context.Canceled): // a process that stops is no failure
+		return errors.Join(err, x.fail(context.WithoutCancel(ctx), row, "internal"))
 	}
 	return err // Run takes it up again
 }
@@ -215,10 +219,12 @@ func (x *Exporter) begin(ctx context.Context, id string) (row exportRow, attempt
 	return row, attempts, nil
 }
 
+func (e exportRow) object() string { return "exports/" + e.OrganizationID + "/" + e.ID + ".csv" }
+
 // export streams the entries into the export's one object and reports it ready. The
 // object's name is the export's, so that a second run replaces what a first one left.
 func (x *Exporter) export(ctx context.Context, row exportRow) error {
-	object := "exports/" + row.OrganizationID + "/" + row.ID + ".csv"
+	object := row.object()
 	file, err := x.blobs.Create(ctx, object, "text/csv; charset=utf-8")
 	if err != nil {
 		return err
@@ -281,8 +287,11 @@ func (e exportRow) origin() commit.Origin {
 	return commit.Origin{Actor: commit.Actor{ID: e.RequestedBy, Email: deref(e.RequestedEmail)}}
 }
 
+// fail ends an export for good. An attempt may have left its file, so its name is noted for sweep.
 func (x *Exporter) fail(ctx context.Context, row exportRow, reason string) error {
-	_, err := x.commits.Pool().Exec(ctx, `UPDATE audit_exports SET status = 'failed', error = $2, finished_at = now() WHERE id = $1 AND status = 'running'`, row.ID, reason)
+	_, err := x.commits.Pool().Exec(ctx, `
+		UPDATE audit_exports SET status = 'failed', error = $2, object = $3, finished_at = now() WHERE id = $1 AND status = 'running'`,
+		row.ID, reason, row.object())
 	if err != nil {
 		return fmt.Errorf("fail export: %w", err)
 	}
@@ -315,8 +324,9 @@ func (x *Exporter) Tick(ctx context.Context) error {
 func (x *Exporter) requeue(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, x.commits.Pool(), func(tx pgx.Tx) error {
 		open, err := postgres.All(ctx, tx, "list open exports", pgx.RowTo[string], `
-			SELECT id FROM audit_exports WHERE status IN ('pending', 'running') AND queued_at < $1 ORDER BY queued_at LIMIT 20 FOR UPDATE SKIP LOCKED`,
-			x.now().Add(-requeueAfter))
+			SELECT id FROM audit_exports
+			WHERE status IN ('pending', 'running') AND queued_at < $1::timestamptz - ($2::interval[])[least(attempts + 1, cardinality($2))]
+			ORDER BY queued_at LIMIT 20 FOR UPDATE SKIP LOCKED`, x.now(), requeueAfter[:])
 		if err != nil {
 			return err
 		}
@@ -339,10 +349,10 @@ func (x *Exporter) requeue(ctx context.Context) error {
 	})
 }
 
-// sweep removes the files of exports that are a month old.
+// sweep removes the files of exports that are a month old or failed.
 func (x *Exporter) sweep(ctx context.Context) error {
 	old, err := postgres.All(ctx, x.commits.Pool(), "list old exports", scanExport,
-		exportSQL+"object IS NOT NULL AND finished_at < $1 LIMIT 20", x.now().Add(-keepFile))
+		exportSQL+"object IS NOT NULL AND (finished_at < $1 OR status = 'failed') LIMIT 20", x.now().Add(-keepFile))
 	if err != nil {
 		return err
 	}

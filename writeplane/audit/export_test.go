@@ -251,7 +251,7 @@ func TestExportOverTheLimitFailsAndLeavesNoFile(t *testing.T) {
 	if err := p.work(t, row); err != nil {
 		t.Fatal(err)
 	}
-	if row = p.read(t, row); row.Status != "failed" || row.Error == nil || *row.Error != "export_too_large" || row.Object != nil {
+	if row = p.read(t, row); row.Status != "failed" || row.Error == nil || *row.Error != "export_too_large" {
 		t.Errorf("%+v", row)
 	}
 	if names := p.objects(t); len(names) != 0 {
@@ -300,7 +300,7 @@ func TestKilledExportRunsAgainAndLeavesOneFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.queue.Run(ctx) }()
-	p.exporter.now = func() time.Time { return time.Now().Add(2 * requeueAfter) }
+	p.exporter.now = func() time.Time { return time.Now().Add(2 * requeueAfter[1]) }
 	await(t, func() bool {
 		if err := p.exporter.requeue(t.Context()); err != nil {
 			t.Fatal(err)
@@ -617,10 +617,124 @@ func TestMailServerThatIsAwayFailsTheAttemptOnly(t *testing.T) {
 			t.Errorf("attempt %d: %s", attempt, got)
 		}
 	}
+	// What it could not send, it does not leave behind.
+	if err := p.exporter.sweep(t.Context()); err != nil || len(p.objects(t)) != 0 || p.read(t, row).Object != nil {
+		t.Errorf("%v, left: %v", err, p.objects(t))
+	}
 	if _, err := NewSMTP("http://user:secret-word@host"); err == nil || strings.Contains(err.Error(), "secret-word") {
 		t.Errorf("%v", err)
 	}
 	if err := mailer.Send(t.Context(), "a@b\r\nBCC: c@d", Letter{}); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A store or a mail server that is away for some minutes costs no export.
+func TestAttemptsAtAnExportTakeTheirTime(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	p := newPress(t, tr, nil)
+	row := p.request(t, filters{}, nil)
+	clock := time.Now()
+	p.exporter.now = func() time.Time { return clock }
+	jobsAfter := func(wait time.Duration) (count int) {
+		t.Helper()
+		clock = clock.Add(wait)
+		if err := p.exporter.requeue(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.db.App.QueryRow(t.Context(), `SELECT count(*) FROM river_job`).Scan(&count); err != nil {
+			t.Fatal(err)
+		}
+		return count
+	}
+	for attempt, c := range []struct{ early, late time.Duration }{
+		{9 * time.Second, 2 * time.Second}, // none began
+		{9 * time.Second, 2 * time.Second},
+		{59 * time.Second, 2 * time.Second},
+		{299 * time.Second, 2 * time.Second},
+		{1199 * time.Second, 2 * time.Second},
+		{1199 * time.Second, 2 * time.Second}, // more attempts than one fails after: processes died
+	} {
+		if _, err := p.db.App.Exec(t.Context(), `UPDATE audit_exports SET attempts = $2, status = 'running', queued_at = $3 WHERE id = $1`, row.ID, attempt, clock); err != nil {
+			t.Fatal(err)
+		}
+		before := jobsAfter(0)
+		if early, late := jobsAfter(c.early)-before, jobsAfter(c.late)-before; early != 0 || late != 1 {
+			t.Errorf("after %d attempts: %d jobs after %s, %d soon after; want 0 and 1", attempt, early, c.early, late)
+		}
+	}
+}
+
+// overdue is a context whose deadline a test lets pass.
+type overdue struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (o overdue) Done() <-chan struct{} { return o.passed }
+func (o overdue) Err() error {
+	select {
+	case <-o.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// mailerFunc is a mail server with a fault.
+type mailerFunc func(ctx context.Context) error
+
+func (f mailerFunc) Send(ctx context.Context, _ string, _ Letter) error { return f(ctx) }
+
+func TestExportThatNeverEndsFailsAtLast(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	passed := make(chan struct{})
+	p := newPress(t, tr, mailerFunc(func(ctx context.Context) error {
+		close(passed)
+		<-ctx.Done()
+		return ctx.Err()
+	}))
+	row := p.request(t, filters{}, &delivery{Type: "email", To: "auditor@example.com"})
+	if _, err := p.db.App.Exec(t.Context(), `UPDATE audit_exports SET attempts = $2 WHERE id = $1`, row.ID, exportAttempts-1); err != nil {
+		t.Fatal(err)
+	}
+	job := &river.Job[exportArgs]{Args: exportArgs{ExportID: row.ID}}
+	if err := p.exporter.Work(overdue{t.Context(), passed}, job); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if row = p.read(t, row); row.Status != "failed" || *row.Error != "internal" {
+		t.Errorf("%+v", row)
+	}
+}
+
+func TestExportHoldsAllOrFailsWhenTheMirrorIsAway(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.logAt(t, days(450), days(40), days(1))
+	log, mirror, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	if err := NewKeeper(tr.db.Owner, mirror).Keep(t.Context()); err != nil { // a year, and no longer
+		t.Fatal(err)
+	}
+	p := newPress(t, tr, nil)
+	export := func(since float64, log *Log) (rows int64, err error) {
+		p.exporter.log = log
+		row := p.request(t, filters{Since: days(since), Until: time.Now().Add(-time.Hour)}, nil)
+		if err = p.work(t, row); err != nil {
+			return 0, err
+		}
+		return *p.read(t, row).RowCount, nil
+	}
+	if rows, err := export(500, log); err != nil || rows != 3 {
+		t.Errorf("%d rows, %v; want 3", rows, err)
+	}
+	away := NewLog(tr.db.App, brokenMirror{mirror})
+	if rows, err := export(500, away); !errors.Is(err, errAway) {
+		t.Errorf("%d rows, %v; want none without the mirror", rows, err)
+	}
+	if rows, err := export(300, away); err != nil || rows != 2 {
+		t.Errorf("%d rows, %v; want the 2 that the log still has", rows, err)
 	}
 }

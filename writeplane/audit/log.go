@@ -65,6 +65,11 @@ type extent struct {
 	mirrored time.Time // before it the mirror has every entry
 }
 
+// whole reports whether retention has left every entry since a time.
+func (e extent) whole(since, now time.Time) bool {
+	return !slices.ContainsFunc(e.classes, func(class string) bool { return !retention[class](since).After(now) })
+}
+
 // extent reads the chain's row; ok is false for an organization without entries.
 func (l *Log) extent(ctx context.Context, organizationID string) (e extent, ok bool, err error) {
 	var head, copied int64
@@ -120,7 +125,7 @@ func (l *Log) Read(ctx context.Context, q Query, fn func(*Entry) error) error {
 			}
 			for _, part := range parts {
 				part.Limit = left
-				count, err := l.readSpan(ctx, part, s.mirror, fn)
+				count, err := l.readSpan(ctx, part, s.mirror, extent, fn)
 				if err != nil {
 					return err
 				}
@@ -144,16 +149,16 @@ func (l *Log) narrowed(ctx context.Context, q Query, classes []string) ([]Query,
 	return cut(q, found), err
 }
 
-// readSpan reads one stretch. A mirror that fails before its first entry is passed
-// over: the authoritative store has what retention has left.
-func (l *Log) readSpan(ctx context.Context, q Query, fromMirror bool, fn func(*Entry) error) (count int, err error) {
+// readSpan reads one stretch. A mirror that fails before its first entry is passed over:
+// the authoritative store has what retention has left. Whoever wants all is not given less.
+func (l *Log) readSpan(ctx context.Context, q Query, fromMirror bool, e extent, fn func(*Entry) error) (count int, err error) {
 	counted := func(e *Entry) error {
 		count++
 		return fn(e)
 	}
 	if fromMirror {
 		err = l.mirror.Read(ctx, q, counted)
-		if err == nil || count > 0 || ctx.Err() != nil {
+		if err == nil || count > 0 || ctx.Err() != nil || q.Limit == 0 && !e.whole(q.Since, l.now()) {
 			return count, err
 		}
 		slog.WarnContext(ctx, "audit mirror not readable, the authoritative store answers", "error", err)
