@@ -30,7 +30,7 @@ type Config struct {
 	Length      time.Duration // of one counted measurement; 0 means 5 s
 	Warmup      time.Duration // before it; 0 means 1 s
 	Repetitions int           // 0 means 3
-	Rate        float64       // of open-loop scenarios, requests a second; 0 means half of what was measured closed-loop
+	Rate        float64       // where a scenario sends at a fixed rate, requests a second; 0 means the scenario's own
 	Edges       int           // of scenarios with several; 0 means 3
 	Documents   int           // of coldstart; 0 means 1,000,000
 	Out         io.Writer     // progress and table
