@@ -82,13 +82,9 @@ func unpack(entry *zip.File, scratch string, budget *int64, do func(string, []by
 	if err := os.Remove(file.Name()); err != nil {
 		return false, fmt.Errorf("unlink scratch file: %w", err)
 	}
-	limit := min(*budget, maxImage)
-	size, err := io.Copy(file, io.LimitReader(io.MultiReader(bytes.NewReader(head[:n]), in), limit+1))
+	size, err := spill(file, io.MultiReader(bytes.NewReader(head[:n]), in), min(*budget, maxImage))
 	if err != nil {
-		return false, malformed("unpack %q: %w", entry.Name, err)
-	}
-	if size > limit {
-		return false, fmt.Errorf("%w: the zip unpacks to more than %d bytes", ErrLimit, limit)
+		return false, fmt.Errorf("unpack %q: %w", entry.Name, err)
 	}
 	*budget -= size
 	mapped, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
@@ -97,6 +93,33 @@ func unpack(entry *zip.File, scratch string, budget *int64, do func(string, []by
 	}
 	defer func() { _ = unix.Munmap(mapped) }()
 	return true, do(path.Base(entry.Name), mapped)
+}
+
+// spill copies an entry of at most limit bytes. What cannot be read is the entry's fault;
+// what cannot be written, on a full disk, is not.
+func spill(to io.Writer, from io.Reader, limit int64) (size int64, err error) {
+	scratch := &writes{to: to}
+	size, err = io.Copy(scratch, io.LimitReader(from, limit+1))
+	switch {
+	case scratch.err != nil:
+		return size, fmt.Errorf("write scratch file: %w", scratch.err)
+	case err != nil:
+		return size, malformed("%w", err)
+	case size > limit:
+		return size, fmt.Errorf("%w: the zip unpacks to more than %d bytes", ErrLimit, limit)
+	}
+	return size, nil
+}
+
+// writes keeps the fault of a writer apart from its reader's.
+type writes struct {
+	to  io.Writer
+	err error
+}
+
+func (w *writes) Write(p []byte) (n int, err error) {
+	n, w.err = w.to.Write(p)
+	return n, w.err
 }
 
 // isClassFile tells a Java class from a fat Mach-O, which begins alike.

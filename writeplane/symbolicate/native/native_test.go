@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -332,4 +333,32 @@ func FuzzDemangle(f *testing.F) {
 	f.Add("_RNCNCNvC1a1b0s_0")
 	f.Add("_RINvC1a1fDG0_INtC1b1TRL1_eRL0_eEp6OutputFUKCAhj3_EuEL_TuB0_EKVC1cTca_Re61_EKan5_NvC1au8_xthlqEB2_")
 	f.Fuzz(func(t *testing.T, name string) { Demangle(name) })
+}
+
+type broken struct{ err error }
+
+func (b broken) Read([]byte) (int, error)  { return 0, b.err }
+func (b broken) Write([]byte) (int, error) { return 0, b.err }
+
+func TestAFullDiskIsNotBlamedOnTheZip(t *testing.T) {
+	t.Parallel()
+	full := broken{errors.New("no space left on device")}
+	for _, c := range []struct {
+		what  string
+		to    io.Writer
+		from  io.Reader
+		fault error
+	}{
+		{"the disk is full", full, strings.NewReader("1234"), nil},
+		{"the entry is damaged", io.Discard, full, ErrMalformed},
+		{"the entry is too long", io.Discard, strings.NewReader("12345"), ErrLimit},
+	} {
+		_, err := spill(c.to, c.from, 4)
+		if err == nil || errors.Is(err, ErrMalformed) != (c.fault == ErrMalformed) || errors.Is(err, ErrLimit) != (c.fault == ErrLimit) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	if n, err := spill(io.Discard, strings.NewReader("1234"), 4); n != 4 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -240,11 +241,16 @@ const exitBroken = 70
 
 // died words the end of a child that gave no report. Go ends with 2 when memory
 // runs out, by signal when time or output does; a stack that overflows ends with 2
-// as well.
+// as well. No file ends its child by the signals of a shutdown: a service manager may
+// send them to every process of the service, and the child's is there first.
 func died(err error) error {
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == exitBroken {
-		return fmt.Errorf("sandbox is broken: %w", err)
+	if errors.As(err, &exit) {
+		status, _ := exit.Sys().(syscall.WaitStatus)
+		stopped := status.Signaled() && slices.Contains([]syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, status.Signal())
+		if stopped || exit.ExitCode() == exitBroken {
+			return fmt.Errorf("sandbox ended early: %w", err)
+		}
 	}
 	return &symbolicate.Fault{Reason: symbolicate.Limit, Text: "reading the file exceeds the limits of memory, time or output (" + err.Error() + ")"}
 }

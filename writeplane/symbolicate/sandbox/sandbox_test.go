@@ -220,3 +220,15 @@ func TestProgramThatIsNoSandboxIsNotBlamedOnTheFile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestChildThatSomebodyStopsIsNotBlamedOnTheFile(t *testing.T) {
+	t.Parallel()
+	for signal, blamed := range map[string]bool{"TERM": false, "INT": false, "HUP": false, "XCPU": true, "KILL": true} {
+		r := New(Config{Command: []string{"/bin/sh", "-c", "kill -" + signal + " $$"}})
+		_, err := r.Identify(t.Context(), symbolicate.DSYM, file(t, nil))
+		var fault *symbolicate.Fault
+		if err == nil || errors.As(err, &fault) != blamed {
+			t.Errorf("%s: got %v", signal, err)
+		}
+	}
+}
