@@ -4,7 +4,9 @@
 // It promises: no body is held in memory; what is passed on is framed anew, without hop-by-hop headers, so the two sides
 // cannot be made to disagree where a request ends; the write plane is told the client's address and the request's id by
 // headers that no client can write; a client that goes away ends its request. When the write plane is away and has
-// certainly not got the request, the answer is 503; when nobody can tell what became of it, 502. Nothing is tried twice.
+// certainly not got the request, the answer is 503; when nobody can tell what became of it, 502. What writes is not tried
+// twice. A write plane that takes connections and answers nobody holds a request for a short while, one that is slow with
+// this request alone for as long as it takes.
 package relay
 
 import (
@@ -34,6 +36,7 @@ type Config struct {
 	WritePlane string
 	Connect    time.Duration // to connect; 0 means 2 s
 	Answer     time.Duration // from the end of the request to the answer's header; 0 means 2 min
+	Patience   time.Duration // without any answer, until the write plane is asked whether it lives, and for that answer; 0 means 10 s
 	InFlight   int           // requests at once; 0 means 1024
 	// ClientIP tells the client's address.
 	ClientIP func(*fasthttp.RequestCtx) netip.Addr
@@ -57,6 +60,7 @@ type Relay struct {
 	config    Config
 	base      *url.URL
 	transport *http.Transport
+	signs     *signs
 	inFlight  atomic.Int64
 }
 
@@ -71,6 +75,9 @@ func New(config Config) (*Relay, error) {
 	if config.Answer == 0 {
 		config.Answer = 2 * time.Minute
 	}
+	if config.Patience == 0 {
+		config.Patience = 10 * time.Second
+	}
 	if config.InFlight == 0 {
 		config.InFlight = 1024
 	}
@@ -82,7 +89,7 @@ func New(config Config) (*Relay, error) {
 		return nil, fmt.Errorf("write plane address: %w", err)
 	}
 	dialer := net.Dialer{Timeout: config.Connect, KeepAlive: 15 * time.Second}
-	return &Relay{config: config, base: base, transport: &http.Transport{
+	return &Relay{config: config, base: base, signs: newSigns(base, config.Patience, dialer.DialContext), transport: &http.Transport{
 		DialContext:            dialing(dialer.DialContext),
 		TLSHandshakeTimeout:    5 * time.Second,
 		MaxIdleConns:           128,
@@ -97,7 +104,10 @@ func New(config Config) (*Relay, error) {
 }
 
 // Close drops idle connections.
-func (r *Relay) Close() { r.transport.CloseIdleConnections() }
+func (r *Relay) Close() {
+	r.transport.CloseIdleConnections()
+	r.signs.close()
+}
 
 // InFlight is how many requests are being passed on.
 func (r *Relay) InFlight() int64 { return r.inFlight.Load() }
@@ -105,7 +115,7 @@ func (r *Relay) InFlight() int64 { return r.inFlight.Load() }
 const (
 	away    = `{"error":"Service temporarily unavailable"}`
 	unknown = `{"error":"bad_gateway","message":"the request was passed on and no answer came back: it may or may not have taken effect"}`
-	badURI  = `{"error":"bad_request"}`
+	refused = `{"error":"bad_request"}`
 )
 
 // Handle passes one request on and answers it.
@@ -115,26 +125,31 @@ func (r *Relay) Handle(ctx *fasthttp.RequestCtx) {
 		answer(ctx, http.StatusServiceUnavailable, away)
 		return
 	}
-	flight, cancel := context.WithCancel(context.Background())
+	flight, cancel := context.WithCancelCause(context.Background())
+	watch := r.watch(ctx.Conn(), cancel)
 	done := func() {
-		cancel()
+		watch.stop()
+		cancel(nil)
 		r.inFlight.Add(-1)
 	}
-	up := newUpload(ctx)
+	up := newUpload(ctx, watch.moved)
 	req, err := r.request(flight, ctx, up)
 	if err != nil {
 		done()
-		answer(ctx, http.StatusBadRequest, badURI)
+		answer(ctx, http.StatusBadRequest, refused)
 		return
 	}
-	resp, sent, err := r.send(ctx, req, cancel)
+	resp, sent, err := r.send(req)
+	if err == nil {
+		watch.answered.Store(true)
+	}
 	switch {
 	case err != nil:
 		up.stop(ctx)
 		done()
 		r.refuse(ctx, req, sent, err)
 	case up.ended():
-		r.answer(ctx, resp, done)
+		r.answer(ctx, resp, watch, done)
 	default:
 		// Answered before the body was read: most likely it was too large. Stopping the upload ends the connection, so
 		// the answer is read first.
@@ -164,7 +179,9 @@ func (r *Relay) request(flight context.Context, ctx *fasthttp.RequestCtx, up *up
 			req.Body = http.NoBody
 		}
 	}
-	copyRequestHeader(req.Header, &ctx.Request.Header)
+	if err := copyRequestHeader(req.Header, &ctx.Request.Header); err != nil {
+		return nil, err
+	}
 	req.Header.Set("X-Request-Id", string(gate.RequestID(ctx)))
 	req.Header.Set("X-Forwarded-Host", string(ctx.Host()))
 	if r.config.ClientIP != nil {
@@ -177,15 +194,16 @@ func (r *Relay) request(flight context.Context, ctx *fasthttp.RequestCtx, up *up
 }
 
 // send passes the request on and returns the answer's header. sent tells whether the write plane may have got any of it.
-func (r *Relay) send(ctx *fasthttp.RequestCtx, req *http.Request, cancel context.CancelFunc) (*http.Response, bool, error) {
+func (r *Relay) send(req *http.Request) (*http.Response, bool, error) {
 	var connected atomic.Bool
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		connected.Store(true)
 		begin(got.Conn)
 	}}
-	stop := watch(ctx.Conn(), cancel)
-	defer stop()
 	resp, err := r.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	if err == nil {
+		r.signs.heard()
+	}
 	return resp, connected.Load(), err
 }
 
@@ -212,10 +230,10 @@ func answer(ctx *fasthttp.RequestCtx, status int, body string) {
 const small = 64 << 10
 
 // answer passes the write plane's answer on: small ones at once, others as they come.
-func (r *Relay) answer(ctx *fasthttp.RequestCtx, resp *http.Response, done func()) {
+func (r *Relay) answer(ctx *fasthttp.RequestCtx, resp *http.Response, watch *watch, done func()) {
 	if resp.ContentLength < 0 || resp.ContentLength > small {
 		copyResponseHeader(ctx, resp)
-		ctx.SetBodyStream(&download{Reader: resp.Body, close: func() {
+		ctx.SetBodyStream(&download{from: resp.Body, moved: watch.moved, close: func() {
 			done()
 			_ = resp.Body.Close() // the request is over either way
 		}}, int(resp.ContentLength))
@@ -234,8 +252,7 @@ func (r *Relay) answerEarly(ctx *fasthttp.RequestCtx, resp *http.Response) {
 		err = errors.New("too long an answer to a request that was not read")
 	}
 	if err != nil {
-		r.config.Log.Warn("relay: the write plane's answer broke off", "error", err)
-		answer(ctx, http.StatusBadGateway, unknown)
+		r.refuse(ctx, resp.Request, true, fmt.Errorf("the answer broke off: %w", err))
 		return
 	}
 	copyResponseHeader(ctx, resp)
@@ -248,8 +265,15 @@ func (r *Relay) answerEarly(ctx *fasthttp.RequestCtx, resp *http.Response) {
 
 // download ends the request when fasthttp is through with the answer, or when the client no longer takes it.
 type download struct {
-	io.Reader
+	from  io.Reader
+	moved func() // is told when a part has passed
 	close func()
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	n, err := d.from.Read(p)
+	d.moved()
+	return n, err
 }
 
 func (d *download) Close() error {
@@ -270,17 +294,30 @@ func hopByHop(name string) bool {
 	return false
 }
 
-func copyRequestHeader(to http.Header, from *fasthttp.RequestHeader) {
+func copyRequestHeader(to http.Header, from *fasthttp.RequestHeader) error {
 	var connection []string
 	for _, v := range from.PeekAll("Connection") {
 		connection = append(connection, string(v))
 	}
 	dropped := connectionTokens(connection)
 	for name, value := range from.All() {
-		if n := string(name); !hopByHop(n) && !dropped[strings.ToLower(n)] {
-			to.Add(n, string(value))
+		n := string(name)
+		if hopByHop(n) || dropped[strings.ToLower(n)] {
+			continue
+		}
+		if strings.ContainsRune(n, ' ') { // fasthttp takes it, nobody else does
+			return fmt.Errorf("header field %q is not one", n)
+		}
+		to.Add(n, string(value))
+	}
+	// By this name net/http takes a POST without a body for one that it may send twice. Names have no case on their way.
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values := to[name]; values != nil {
+			delete(to, name)
+			to[strings.ToLower(name)] = values
 		}
 	}
+	return nil
 }
 
 // connectionTokens are the headers that Connection names.

@@ -14,6 +14,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,8 +31,13 @@ func TestMain(m *testing.M) { edgetest.Main(m) }
 // edge is a server that relays everything to the write plane, by its address.
 func edge(t *testing.T, writePlane string) string {
 	t.Helper()
+	return patientEdge(t, writePlane, 0)
+}
+
+func patientEdge(t *testing.T, writePlane string, patience time.Duration) string {
+	t.Helper()
 	g := gate.New(gate.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}})
-	r, err := New(Config{WritePlane: writePlane, ClientIP: g.ClientIP, Log: slog.New(slog.DiscardHandler)})
+	r, err := New(Config{WritePlane: writePlane, ClientIP: g.ClientIP, Patience: patience, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,6 +351,139 @@ func TestClientThatGoesAwayEndsItsRequest(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatalf("%s goes on without its client", c.path)
 		}
+	}
+}
+
+// frozen is a write plane that takes connections, answers as far as it is told to and then nothing, like a stopped process.
+func frozen(t *testing.T, says string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open sync.WaitGroup
+	over := make(chan struct{})
+	open.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() {
+				defer func() { _ = c.Close() }()
+				if line, err := bufio.NewReader(c).ReadString('\n'); err == nil && !strings.Contains(line, "jwks") {
+					_, _ = io.WriteString(c, says)
+				}
+				<-over
+			})
+		}
+	})
+	t.Cleanup(func() { close(over); _ = ln.Close(); open.Wait() })
+	return "http://" + ln.Addr().String()
+}
+
+func TestAWritePlaneThatAnswersNobodyHoldsNoRequest(t *testing.T) {
+	t.Parallel()
+	address := patientEdge(t, frozen(t, ""), 100*time.Millisecond)
+	for _, c := range []struct {
+		name, method string
+		body         io.Reader
+		status       int
+	}{
+		{"a read", "GET", nil, 503},
+		{"a write", "POST", strings.NewReader("{}"), 502},
+		{"an upload that it does not take", "POST", bytes.NewReader(make([]byte, 64<<20)), 502},
+	} {
+		if resp, got := do(t, c.method, "http://"+address+"/", c.body); resp.StatusCode != c.status {
+			t.Errorf("%s: %d %q, want %d", c.name, resp.StatusCode, got, c.status)
+		}
+	}
+}
+
+func TestAnswerThatStopsInTheMiddleIsNotTakenForWhole(t *testing.T) {
+	t.Parallel()
+	for name, head := range map[string]string{
+		"length": fmt.Sprintf("Content-Length: %d\r\n\r\n%s", 10*small, strings.Repeat("x", 2*small)),
+		"chunks": "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+	} {
+		resp, err := client.Get("http://" + patientEdge(t, frozen(t, "HTTP/1.1 200 OK\r\n"+head), 100*time.Millisecond) + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err == nil || len(got) == 0 {
+			t.Errorf("%s: %d bytes taken for the whole", name, len(got))
+		}
+	}
+	for method, want := range map[string]int{"GET": 503, "POST": 502} { // a short one has not begun to leave
+		resp, got := do(t, method, "http://"+patientEdge(t, frozen(t, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello"), 100*time.Millisecond)+"/", nil)
+		if resp.StatusCode != want {
+			t.Errorf("%s: %d %q, want %d", method, resp.StatusCode, got, want)
+		}
+	}
+}
+
+// One request that takes long is no sign that the write plane is gone, as long as it answers anything.
+func TestOneSlowAnswerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	questions := make(chan struct{}, 100)
+	address := patientEdge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "jwks") {
+			questions <- struct{}{}
+			return
+		}
+		for range 2 { // so often it was asked meanwhile
+			<-questions
+		}
+		_, _ = io.WriteString(w, "at last")
+	}), time.Second)
+	if resp, got := do(t, "POST", "http://"+address+"/", strings.NewReader("x")); resp.StatusCode != 200 || got != "at last" {
+		t.Errorf("%d %q", resp.StatusCode, got)
+	}
+}
+
+// A connection that was idle may have been closed just when a request went out on it: net/http then sends what only reads
+// once more, and what its client calls repeatable, which is not for a relay to believe.
+func TestWhatWritesIsNeverSentTwice(t *testing.T) {
+	t.Parallel()
+	for _, header := range []string{"Idempotency-Key", "X-Idempotency-Key", "Other"} {
+		var writes atomic.Int64
+		address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "GET" {
+				return // and the connection stays open
+			}
+			writes.Add(1)
+			if r.Header.Get(header) != "k" {
+				t.Errorf("%s was not passed on", header)
+			}
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = c.Close()
+		}))
+		do(t, "GET", "http://"+address+"/", nil)
+		if resp, got := do(t, "POST", "http://"+address+"/", nil, header, "k"); resp.StatusCode != 502 || writes.Load() != 1 {
+			t.Errorf("%s: %d %q after %d writes, want 502 after one", header, resp.StatusCode, got, writes.Load())
+		}
+	}
+}
+
+func TestHeaderThatCannotBePassedOnIsTheClientsFault(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(http.ResponseWriter, *http.Request) { t.Error("passed on") }))
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nA B: c\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 ") {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

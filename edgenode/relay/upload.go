@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,8 @@ import (
 // returned the answer; fasthttp's stream must not be touched after the handler. So reading is under a lock, and stop
 // ends it.
 type upload struct {
+	moved func() // is told when a part has passed
+
 	mu   sync.Mutex
 	from io.Reader
 	left int   // bytes to come; negative: unknown
@@ -26,12 +27,12 @@ type upload struct {
 var errStopped = errors.New("the answer came first")
 
 // newUpload returns nil for a request without a body.
-func newUpload(ctx *fasthttp.RequestCtx) *upload {
+func newUpload(ctx *fasthttp.RequestCtx, moved func()) *upload {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
 		return nil
 	}
-	u := &upload{from: stream, left: ctx.Request.Header.ContentLength()}
+	u := &upload{moved: moved, from: stream, left: ctx.Request.Header.ContentLength()}
 	if u.left == 0 {
 		u.end = io.EOF
 		u.whole.Store(true)
@@ -40,6 +41,7 @@ func newUpload(ctx *fasthttp.RequestCtx) *upload {
 }
 
 func (u *upload) Read(p []byte) (int, error) {
+	u.moved() // whoever asks for more has sent what he had
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.end != nil {
@@ -77,33 +79,5 @@ func (u *upload) stop(ctx *fasthttp.RequestCtx) {
 	defer u.mu.Unlock()
 	if u.end == nil {
 		u.end = errStopped
-	}
-}
-
-// watch cancels when the client closes its connection while it waits for an answer. It looks now and then, since most
-// answers are quick; the function it returns ends the watch.
-func watch(conn net.Conn, cancel func()) (stop func()) {
-	const first, every = 500 * time.Millisecond, 500 * time.Millisecond
-	over := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		t := time.NewTimer(first)
-		defer t.Stop()
-		for {
-			select {
-			case <-over:
-				return
-			case <-t.C:
-				if closedByPeer(conn) {
-					cancel()
-					return
-				}
-				t.Reset(every)
-			}
-		}
-	})
-	return func() {
-		close(over)
-		watching.Wait()
 	}
 }
