@@ -3,7 +3,8 @@
 //
 // It promises that a file whose Close returned nil is on the disk and readable by
 // every process of the write plane, that a file which was not closed does not exist,
-// that memory per open file is bounded whatever its size, and that a download URL
+// that memory per open file is bounded whatever its size, that reading, deleting and
+// listing end when S3 says nothing for ten seconds, and that a download URL
 // opens one object by one method until it expires. It does not keep versions.
 package blobs
 
@@ -65,6 +66,7 @@ type Store struct {
 	lock      *os.File
 	publicURL string
 	signKey   []byte
+	silence   time.Duration
 }
 
 // Open opens the place. A folder serves one write plane: a second one is refused,
@@ -77,7 +79,7 @@ func Open(ctx context.Context, config Config, pool *pgxpool.Pool) (*Store, error
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{publicURL: config.PublicURL, signKey: key}
+	s := &Store{publicURL: config.PublicURL, signKey: key, silence: silence}
 	if folder, ok := folderOf(config.URL); ok {
 		if err := s.openFolder(ctx, folder, pool); err != nil {
 			return nil, err
@@ -256,14 +258,29 @@ func (s *Store) Open(ctx context.Context, key string) (Reader, error) {
 	if validKey(key) != nil {
 		return nil, ErrNotFound
 	}
-	reader, err := s.bucket.NewReader(ctx, key, nil)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, ErrNotFound
+	if s.IsFolder() {
+		reader, err := s.bucket.NewReader(ctx, key, nil)
+		if err != nil {
+			return nil, openError(err)
+		}
+		return reader, nil
 	}
+	w := s.watch(ctx)
+	reader, err := s.bucket.NewReader(w.ctx, key, nil)
 	if err != nil {
-		return nil, fmt.Errorf("open object: %w", err)
+		err = w.cause(err)
+		w.end()
+		return nil, openError(err)
 	}
-	return reader, nil
+	w.timer.Stop()
+	return &watchedReader{r: reader, watch: w, silence: s.silence}, nil
+}
+
+func openError(err error) error {
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return ErrNotFound
+	}
+	return fmt.Errorf("open object: %w", err)
 }
 
 // OpenFile opens an object of a folder as the regular file it is, for readers that
@@ -290,7 +307,9 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if validKey(key) != nil {
 		return nil
 	}
-	err := s.bucket.Delete(ctx, key)
+	w := s.watch(ctx)
+	defer w.end()
+	err := w.cause(s.bucket.Delete(w.ctx, key))
 	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 		return fmt.Errorf("delete object: %w", err)
 	}
@@ -300,8 +319,14 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 // Walk calls fn with every object's name that begins with prefix, in order of name.
 func (s *Store) Walk(ctx context.Context, prefix string, fn func(key string, size int64, modified time.Time) error) error {
 	list := s.bucket.List(&blob.ListOptions{Prefix: prefix})
+	next := func() (*blob.ListObject, error) {
+		w := s.watch(ctx)
+		defer w.end()
+		object, err := list.Next(w.ctx)
+		return object, w.cause(err)
+	}
 	for {
-		object, err := list.Next(ctx)
+		object, err := next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

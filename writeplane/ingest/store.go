@@ -353,8 +353,13 @@ func nameable(id []byte) *string {
 	return &text
 }
 
+// afterMost is how long a lane may be kept by what is not needed any more.
+const afterMost = 10 * time.Second
+
 // after removes uploaded payloads that now lie in rows. What a crash leaves behind costs room until it is swept.
 func (s *Store) after(ctx context.Context, l *load) {
+	ctx, cancel := context.WithTimeout(ctx, afterMost)
+	defer cancel()
 	for i := range l.rows {
 		r := &l.rows[i]
 		if r.Ref == nil || r.fate == dead {
