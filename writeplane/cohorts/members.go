@@ -141,24 +141,37 @@ func plan(bytes int64, present int) int {
 	return shards
 }
 
-// putShards hands the member documents over: all of them when asked to or when their number changes, else those of the
-// touched members. The list itself has been changed already.
-func (c *Cohort) putShards(ctx context.Context, tx *commit.Tx, touched []string, every bool) error {
+// putAll hands all member documents over. The list itself has been changed already.
+func (c *Cohort) putAll(ctx context.Context, tx *commit.Tx) error {
+	return c.putIn(ctx, tx, plan(c.MemberBytes, c.Shards))
+}
+
+// putTouched hands over the documents that hold the touched members, or all when their number changes. The list itself
+// has been changed already.
+func (c *Cohort) putTouched(ctx context.Context, tx *commit.Tx, touched []string) error {
+	shards := plan(c.MemberBytes, c.Shards)
+	if shards == c.Shards {
+		err := c.putShardsOf(ctx, tx, touched)
+		if !c.canSplit(err) {
+			return err
+		}
+		shards *= 2
+	}
+	return c.putIn(ctx, tx, shards)
+}
+
+// putIn hands all member documents over in so many shards, or in more when one of them is too large: an uneven spread,
+// somebody chose the ids so. What an attempt with fewer has handed over is replaced.
+func (c *Cohort) putIn(ctx context.Context, tx *commit.Tx, shards int) error {
 	before := c.Shards
-	c.Shards = plan(c.MemberBytes, before)
-	every = every || c.Shards != before
-	for {
-		err := c.putSome(ctx, tx, touched, every)
-		var p *problem.Error
-		if !errors.As(err, &p) || c.Shards >= maxShards {
-			if err != nil {
-				return err
-			}
+	for c.Shards = shards; ; c.Shards *= 2 {
+		err := c.putRange(ctx, tx, 0, c.Shards)
+		if err == nil {
 			break
 		}
-		// An uneven spread: somebody chose the ids so. What the attempt has handed over
-		// is of another number of shards, also when that is the former one now.
-		c.Shards, every = c.Shards*2, true
+		if !c.canSplit(err) {
+			return err
+		}
 	}
 	for n := c.Shards; n < before; n++ {
 		tx.Delete(c.shardSubject(n))
@@ -166,10 +179,13 @@ func (c *Cohort) putShards(ctx context.Context, tx *commit.Tx, touched []string,
 	return nil
 }
 
-func (c *Cohort) putSome(ctx context.Context, tx *commit.Tx, touched []string, every bool) error {
-	if every {
-		return c.putRange(ctx, tx, 0, c.Shards)
-	}
+// canSplit reports whether more shards may mend the error: one of them is too large for a document.
+func (c *Cohort) canSplit(err error) bool {
+	var p *problem.Error
+	return errors.As(err, &p) && c.Shards < maxShards
+}
+
+func (c *Cohort) putShardsOf(ctx context.Context, tx *commit.Tx, touched []string) error {
 	done := map[int]bool{}
 	for _, m := range touched {
 		n := decide.Shard(m, c.Shards)

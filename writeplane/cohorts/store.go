@@ -99,7 +99,7 @@ func (c *Cohort) setMembers(ctx context.Context, tx *commit.Tx, members []string
 	for _, m := range members {
 		c.MemberBytes += size(m)
 	}
-	return c.putShards(ctx, tx, nil, true)
+	return c.putAll(ctx, tx)
 }
 
 // editMembers adds and removes members. An id in both is removed.
@@ -122,7 +122,7 @@ func (c *Cohort) editMembers(ctx context.Context, tx *commit.Tx, add, take []str
 	for _, m := range out {
 		c.MemberBytes -= size(m)
 	}
-	return len(in), len(out), c.putShards(ctx, tx, append(in, out...), false)
+	return len(in), len(out), c.putTouched(ctx, tx, append(in, out...))
 }
 
 // save stores the cohort's row and document.
