@@ -22,8 +22,7 @@ type flagsList struct {
 
 // Run lists an environment's flags.
 func (cmd *flagsList) Run(ctx context.Context, c *client) error {
-	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	return c.show(ctx, cmd.listing, "/api/v1/switch/flags", query, "flags",
+	return c.show(ctx, cmd.listing, "/api/v1/switch/flags", c.within(cmd.ofProject, cmd.inEnvironment), "flags",
 		"KEY=key", "KIND=kind", "ENABLED=enabled", "DEFAULT=default_value", "VERSION=current_version",
 		"HALTED AT=halted_at", "REASON=halt_reason", "ID=id")
 }
@@ -93,8 +92,7 @@ type configList struct {
 
 // Run lists an environment's items.
 func (cmd *configList) Run(ctx context.Context, c *client) error {
-	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	return c.show(ctx, cmd.listing, itemsPath, query, "items",
+	return c.show(ctx, cmd.listing, itemsPath, c.within(cmd.ofProject, cmd.inEnvironment), "items",
 		"KEY=key", "TYPE=type", "DEFAULT=default_value", "VERSION=current_version", "ARCHIVED=is_archived", "UPDATED=updated_at", "ID=id")
 }
 
@@ -107,8 +105,7 @@ type oneItem struct {
 }
 
 func (cmd *oneItem) find(ctx context.Context, c *client) (string, error) {
-	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	items, err := c.list(ctx, itemsPath, "items", query, 1<<20)
+	items, err := c.list(ctx, itemsPath, "items", c.within(cmd.ofProject, cmd.inEnvironment), 1<<20)
 	if err != nil {
 		return "", err
 	}

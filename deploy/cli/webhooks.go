@@ -177,8 +177,7 @@ type deadLetterList struct {
 
 // Run lists dead letters.
 func (cmd *deadLetterList) Run(ctx context.Context, c *client) error {
-	query := map[string]string{"environment": cmd.Environment, "project_id": first(cmd.Project, c.project)}
-	return c.show(ctx, cmd.listing, deadLetters, query, "dead_letters",
+	return c.show(ctx, cmd.listing, deadLetters, c.within(cmd.ofProject, cmd.inEnvironment), "dead_letters",
 		"ID=id", "KIND=kind", "ENVIRONMENT=environment", "REASON=reason", "RECEIVED=received_at", "REPLAYED=replayed_at")
 }
 
