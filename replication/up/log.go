@@ -16,6 +16,7 @@ type Log interface {
 	// bytes are reached; at least one block, however large. ok is false when there is nothing at from yet. Data is the
 	// caller's to keep. A number that was freed already gives the first block that is still there.
 	// An operation over MaxInlineBytes is uploaded in its turn, so Read can take as long as that does, and fail with it.
+	// It begins a batch.
 	Read(ctx context.Context, in Incarnation, lane Lane, from uint64, budget int) (b Batch, ok bool, err error)
 	// Stored frees everything of (incarnation, lane) below and including the watermark. A watermark that is older than
 	// a former one, or of an unknown incarnation, changes nothing.

@@ -41,6 +41,21 @@ func (b *Batch) Blocks() ([]Block, error) {
 	return blocks, nil
 }
 
+// weight is how many bytes the store has to handle for the batch, with a payload that lies in the blob store. There is one
+// at most, in front: see Log.Read.
+func (b *Batch) weight() int64 {
+	n := int64(len(b.Data))
+	block, _, err := DecodeBlock(b.Data)
+	if err != nil {
+		return n
+	}
+	var op Operation
+	if ops := block.Operations(); ops.Next(&op) && op.Ref != nil {
+		n += op.Ref.Size
+	}
+	return n
+}
+
 // Packer turns batches into messages. It is safe for use by several goroutines.
 type Packer struct{ enc *zstd.Encoder }
 

@@ -194,9 +194,9 @@ func (l *laneReceiver) loop(ctx context.Context, ended chan error) error {
 
 // gather takes what else is there already.
 func (l *laneReceiver) gather() error {
-	bytes, count := 0, 0
+	bytes, count := int64(0), 0
 	for _, it := range l.queue {
-		bytes, count = bytes+len(it.batch.Data), count+int(it.batch.Count)
+		bytes, count = bytes+it.batch.weight(), count+int(it.batch.Count)
 	}
 	for bytes < gatherBytes && count < gatherCount {
 		before := len(l.queue)
@@ -211,7 +211,7 @@ func (l *laneReceiver) gather() error {
 		}
 		if len(l.queue) > before {
 			b := &l.queue[before].batch
-			bytes, count = bytes+len(b.Data), count+int(b.Count)
+			bytes, count = bytes+b.weight(), count+int(b.Count)
 		}
 	}
 	return nil

@@ -736,6 +736,62 @@ func TestAStoreTakenBackInTimeGoesOnWithWhatTheEdgeStillHas(t *testing.T) {
 	expectFreed(t, log, LaneEvent)
 }
 
+// weighingSink notes how many bytes of payloads in the blob store each transaction was given.
+type weighingSink struct {
+	*memorySink
+	heaviest atomic.Int64
+}
+
+func (s *weighingSink) Store(ctx context.Context, edge string, batches []Batch) (Outcome, error) {
+	outcome, err := s.memorySink.Store(ctx, edge, batches)
+	if err != nil {
+		return outcome, err
+	}
+	weight := int64(0)
+	for i := range batches {
+		blocks, err := batches[i].Blocks()
+		if err != nil {
+			return Outcome{}, err
+		}
+		for _, block := range blocks {
+			var op Operation
+			for ops := block.Operations(); ops.Next(&op); {
+				if op.Ref != nil {
+					weight += op.Ref.Size
+				}
+			}
+		}
+	}
+	s.heaviest.Store(max(s.heaviest.Load(), weight))
+	return outcome, nil
+}
+
+func TestPayloadsInTheBlobStoreWeighInATransaction(t *testing.T) {
+	t.Parallel()
+	ns, log, sink := natstest.New(t), newMemoryLog(), &weighingSink{memorySink: newMemorySink()}
+	startReceiver(t, ns, sink, leases())
+	sink.setAway(true)
+	shipper, _ := startShipper(t, ns, log)
+	sent := func(next uint64) {
+		t.Helper()
+		waitUntil(t, "all is in the stream", func() bool {
+			s := shipper.Status()[laneIndex(LaneEvent)]
+			return s.Next == next && s.Flying == 0
+		})
+	}
+	for i := range 20 {
+		op := event(i)
+		op.Ref = &Reference{Key: fmt.Sprintf("ingest/e1/%d", i), Size: MaxInlineBytes + 1}
+		log.append(LaneEvent, op)
+		sent(uint64(i + 2)) // alone in its message, as an edge's log reads it
+	}
+	sink.setAway(false)
+	expectInOrder(t, sink.wait(t, LaneEvent, 20), 20)
+	if n := sink.heaviest.Load(); n > MaxInlineBytes+1 {
+		t.Errorf("a transaction had %d payloads to store", n/MaxInlineBytes)
+	}
+}
+
 // passedOver is a store that has passed over the first numbers of a lane, when their edge was retired.
 type passedOver struct {
 	*memorySink
