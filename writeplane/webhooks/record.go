@@ -41,26 +41,27 @@ UPDATE webhook_deliveries SET status = $3, next_attempt_at = $4, in_flight = fal
        last_error = nullif($6, ''), response_head = $7, updated_at = $8
 WHERE id = $1 AND attempts = $2 AND first_attempt_at = $9 AND in_flight`
 
+func finishArgs(c claimed, result outcome, status string, at *time.Time, now time.Time) []any {
+	return []any{c.ID, c.Attempts, status, at, result.status, result.fault, result.head, now, c.FirstAttemptAt}
+}
+
 func finish(ctx context.Context, tx pgx.Tx, c claimed, result outcome, status string, at *time.Time, now time.Time) (ours bool, err error) {
-	tag, err := tx.Exec(ctx, finishSQL, c.ID, c.Attempts, status, at, result.status, result.fault, result.head, now, c.FirstAttemptAt)
+	tag, err := tx.Exec(ctx, finishSQL, finishArgs(c, result, status, at, now)...)
 	if err != nil {
 		return false, fmt.Errorf("store attempt: %w", err)
 	}
 	return tag.RowsAffected() == 1, nil
 }
 
+// recordSuccess takes one round trip: nothing of it is waited for but that it was done.
 func (d *Dispatcher) recordSuccess(ctx context.Context, c claimed, result outcome, now time.Time) error {
-	return postgres.InTx(ctx, d.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL synchronous_commit = off"); err != nil {
-			return err
-		}
-		if _, err := finish(ctx, tx, c, result, "delivered", nil, now); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, `
+	return postgres.InPipeline(ctx, d.pool, func(tx *postgres.Pipeline) error {
+		tx.Later("set commit", "SET LOCAL synchronous_commit = off")
+		tx.Later("store attempt", finishSQL, finishArgs(c, result, "delivered", nil, now)...)
+		tx.Later("note success", `
 			UPDATE webhook_pace SET proven = true, failing_since = NULL
 			WHERE subscription_id = $1 AND (NOT proven OR failing_since IS NOT NULL)`, c.SubscriptionID)
-		return err
+		return nil
 	})
 }
 
