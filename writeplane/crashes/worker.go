@@ -1,6 +1,7 @@
 package crashes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,18 +134,18 @@ func (w *Worker) answer(ctx context.Context, s scope, claims []claim) ([]done, e
 	if err != nil {
 		return nil, err
 	}
-	byRelease := map[string]*symbolicate.Set{}
+	// Release by release: a set keeps what it has opened in memory.
+	slices.SortStableFunc(claims, func(a, b claim) int { return cmp.Compare(a.Release, b.Release) })
+	var set *symbolicate.Set
 	var finished []done
 	var failed []error
-	for _, c := range claims {
-		set, ok := byRelease[c.Release]
-		if !ok {
+	for i, c := range claims {
+		if i == 0 || c.Release != claims[i-1].Release {
 			artifacts := make([]*symbolicate.Artifact, len(found))
-			for i, a := range found {
-				artifacts[i] = w.library.For(ctx, a, c.Release)
+			for k, a := range found {
+				artifacts[k] = w.library.For(ctx, a, c.Release)
 			}
 			set = symbolicate.NewSet(artifacts)
-			byRelease[c.Release] = set
 		}
 		d, err := settle(c, set)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,9 +14,12 @@ import (
 	"skerry/writeplane/symbolicate/sourcemap"
 )
 
-// MaxFrames is how many frames of one event are symbolicated; those beyond have
-// reason Limit.
-const MaxFrames = 2_000
+// What one event is answered with at most: frames beyond either have reason Limit. A
+// hostile artifact has names of megabytes, or calls inlined a thousand deep.
+const (
+	MaxFrames  = 2_000
+	maxAnswers = 16 << 20 // bytes of text, and some for each place
+)
 
 // Location is a place in the source. Filename and Function are null where unknown,
 // Lineno and Colno 0.
@@ -40,6 +44,22 @@ type Answer struct {
 	Reason       string
 }
 
+// weight is about what an answer takes.
+func (a Answer) weight() int {
+	if a.Symbolicated == nil {
+		return 0
+	}
+	sum := a.Symbolicated.Location.weight()
+	for _, l := range a.Symbolicated.Inlined {
+		sum += l.weight()
+	}
+	return sum
+}
+
+func (l Location) weight() int {
+	return 100 + len(l.Module) + len(text(l.Filename)) + len(text(l.Function))
+}
+
 // Artifact is one candidate of a Set.
 type Artifact struct {
 	Kind     Kind
@@ -54,21 +74,13 @@ type Artifact struct {
 	Load func() (*Index, error)
 }
 
-func (a *Artifact) hasID(id string) bool {
-	for _, own := range a.DebugIDs {
-		if strings.EqualFold(own, id) {
-			return true
-		}
-	}
-	return strings.EqualFold(a.MatchKey, id)
-}
-
 // Set is the artifacts that may serve the events of one release, the preferred first
 // (the newest). It is for one goroutine at a time.
 type Set struct {
-	artifacts []*Artifact
-	loaded    map[*Artifact]loaded
-	maps      map[string][]*Artifact // source maps of the release by the base name of their file
+	loaded  map[*Artifact]loaded
+	ids     map[string][]*Artifact // all, by each of their ids and their match key, lower case
+	release []*Artifact            // those of the release
+	maps    map[string][]*Artifact // source maps of the release by the base name of their file
 }
 
 type loaded struct {
@@ -78,14 +90,30 @@ type loaded struct {
 
 // NewSet returns a set.
 func NewSet(artifacts []*Artifact) *Set {
-	s := &Set{artifacts: artifacts, loaded: map[*Artifact]loaded{}, maps: map[string][]*Artifact{}}
+	s := &Set{loaded: map[*Artifact]loaded{}, ids: map[string][]*Artifact{}, maps: map[string][]*Artifact{}}
 	for _, a := range artifacts {
-		if a.Kind == SourceMap && a.OfRelease {
+		s.known(a, a.MatchKey)
+		for _, id := range a.DebugIDs {
+			s.known(a, id)
+		}
+		if !a.OfRelease {
+			continue
+		}
+		s.release = append(s.release, a)
+		if a.Kind == SourceMap {
 			file := fileOf(a.MatchKey)
 			s.maps[file] = append(s.maps[file], a)
 		}
 	}
 	return s
+}
+
+// known notes an id of an artifact, once.
+func (s *Set) known(a *Artifact, id string) {
+	id = strings.ToLower(id)
+	if list := s.ids[id]; len(list) == 0 || list[len(list)-1] != a {
+		s.ids[id] = append(list, a)
+	}
 }
 
 func (s *Set) load(a *Artifact) (*Index, error) {
@@ -109,8 +137,10 @@ func (s *Set) Symbolicate(e crash.Event) ([]Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	weight := 0
 	for i, f := range frames {
 		switch {
+		case weight > maxAnswers:
 		case retraced[i] != (Answer{}):
 			answers[i] = retraced[i]
 		case e.Platform == crash.JavaScript:
@@ -120,6 +150,9 @@ func (s *Set) Symbolicate(e crash.Event) ([]Answer, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if weight += answers[i].weight(); weight > maxAnswers {
+			answers[i] = Answer{Reason: Limit}
 		}
 	}
 	return answers, nil
@@ -135,15 +168,10 @@ func reasonOf(err error) (reason string, ok bool) {
 	return "", false
 }
 
-func isAwaited(err error) bool {
-	reason, ok := reasonOf(err)
-	return ok && reason == Awaited
-}
-
 // tryAll asks candidates in order until one answers. Failing that, the reason is the
 // last one that says most: an artifact that is awaited before an unreadable one, and
-// that before one that does not cover.
-func (s *Set) tryAll(candidates []*Artifact, ask func(*Index) Answer) (Answer, error) {
+// that before one that does not cover. inOrder does not ask behind an awaited one.
+func (s *Set) tryAll(candidates []*Artifact, inOrder bool, ask func(*Index) Answer) (Answer, error) {
 	answer := Answer{Reason: NoSymbols}
 	for _, a := range candidates {
 		x, err := s.load(a)
@@ -151,6 +179,9 @@ func (s *Set) tryAll(candidates []*Artifact, ask func(*Index) Answer) (Answer, e
 			reason, ok := reasonOf(err)
 			if !ok {
 				return Answer{}, err
+			}
+			if inOrder && reason == Awaited {
+				return Answer{Reason: Awaited}, nil
 			}
 			if answer.Reason != Awaited {
 				answer = Answer{Reason: reason}
@@ -171,11 +202,9 @@ func (s *Set) tryAll(candidates []*Artifact, ask func(*Index) Answer) (Answer, e
 // byID returns the artifacts of the kinds that have a debug id.
 func (s *Set) byID(id string, kinds ...Kind) []*Artifact {
 	var out []*Artifact
-	for _, a := range s.artifacts {
-		for _, k := range kinds {
-			if a.Kind == k && a.hasID(id) {
-				out = append(out, a)
-			}
+	for _, a := range s.ids[strings.ToLower(id)] {
+		if slices.Contains(kinds, a.Kind) {
+			out = append(out, a)
 		}
 	}
 	return out
@@ -183,11 +212,9 @@ func (s *Set) byID(id string, kinds ...Kind) []*Artifact {
 
 func (s *Set) ofRelease(fits func(*Artifact) bool, kinds ...Kind) []*Artifact {
 	var out []*Artifact
-	for _, a := range s.artifacts {
-		for _, k := range kinds {
-			if a.OfRelease && a.Kind == k && fits(a) {
-				out = append(out, a)
-			}
+	for _, a := range s.release {
+		if slices.Contains(kinds, a.Kind) && fits(a) {
+			out = append(out, a)
 		}
 	}
 	return out
@@ -217,13 +244,8 @@ func (s *Set) javascript(f crash.Frame) (Answer, error) {
 	if name := text(f.Filename); len(candidates) == 0 && name != "" {
 		candidates = s.named(fileOf(name))
 	}
-	for _, a := range candidates {
-		// Of maps of one file the newest decides, so an older one is not asked in its stead.
-		if _, err := s.load(a); isAwaited(err) {
-			return Answer{Reason: Awaited}, nil
-		}
-	}
-	return s.tryAll(candidates, func(x *Index) Answer {
+	// Of maps of one file the newest decides, so an older one is not asked in its stead.
+	return s.tryAll(candidates, true, func(x *Index) Answer {
 		p, outcome := x.maps.Lookup(number(f.Lineno), number(f.Colno))
 		switch outcome {
 		case sourcemap.NotFound:
@@ -303,7 +325,7 @@ func (s *Set) native(platform string, f crash.Frame) (Answer, error) {
 	if !ok || !baseOK {
 		return Answer{Reason: Malformed}, nil
 	}
-	return s.tryAll(candidates, func(x *Index) Answer {
+	return s.tryAll(candidates, false, func(x *Index) Answer {
 		return lookup(images(x.native, id), address, imageBase, f.ImageBase != nil)
 	})
 }
@@ -404,7 +426,7 @@ func (s *Set) retrace(e crash.Event, frames []crash.Frame) ([]Answer, error) {
 				continue
 			}
 			if results[a] == nil {
-				results[a] = x.mapping.Stack(e.Exception.Type, stack)
+				results[a] = x.mapping.Stack(e.Exception.Type, stack, maxAnswers)
 			}
 			answers[i] = retraced(results[a][i])
 			break // the newest that can be read decides
@@ -419,6 +441,8 @@ func retraced(r retrace.Result) Answer {
 		return Answer{Reason: NoMatch}
 	case retrace.Synthesized:
 		return Answer{Reason: Synthesized}
+	case retrace.Excess:
+		return Answer{Reason: Limit}
 	}
 	locations := make([]Location, len(r.Chain))
 	for i, o := range r.Chain {

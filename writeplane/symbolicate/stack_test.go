@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,6 +205,41 @@ func TestFramesBeyondTheLimitSaySo(t *testing.T) {
 	lines := strings.Split(answers(t, set, "javascript", "E", frames), "\n")
 	if lines[MaxFrames-1] == Limit || lines[MaxFrames] != Limit {
 		t.Errorf("%s, %s", lines[MaxFrames-1], lines[MaxFrames])
+	}
+}
+
+// A source's name of a megabyte would be told for each frame.
+func TestAnswersThatTakeTooMuchSaySo(t *testing.T) {
+	t.Parallel()
+	for platform, set := range map[string]*Set{
+		"javascript": NewSet([]*Artifact{artifact(t, SourceMap, "app.js", fmt.Appendf(nil, oneLine, strings.Repeat("a", 1<<20)))}),
+		"android":    NewSet([]*Artifact{artifact(t, AndroidMapping, "x", fmt.Appendf(nil, "%s -> a:\n    1:1:void m() -> b\n", strings.Repeat("c", 1<<19)))}),
+	} {
+		frame := crash.Frame{Filename: new("app.js"), Module: new("a"), Function: new("b"), Lineno: new(int64(1)), Colno: new(int64(1))}
+		got, err := set.Symbolicate(crash.Event{Platform: platform, Frames: slices.Repeat([]crash.Frame{frame}, 40)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		readable := slices.IndexFunc(got, func(a Answer) bool { return a.Reason == Limit })
+		if readable != 15 { // each takes a little more than a megabyte
+			t.Errorf("%s: %d frames are readable, want 15", platform, readable)
+		}
+		if i := slices.IndexFunc(got[max(readable, 0):], func(a Answer) bool { return a.Reason != Limit }); i >= 0 {
+			t.Errorf("%s: frame %d behind them says %q", platform, readable+i, got[readable+i].Reason)
+		}
+	}
+}
+
+func TestOlderMapsOfAFileAreNotRead(t *testing.T) {
+	t.Parallel()
+	older := artifact(t, SourceMap, "app.js", nil)
+	older.Load = func() (*Index, error) {
+		t.Error("an older map was read")
+		return nil, &Fault{Awaited, ""}
+	}
+	set := NewSet([]*Artifact{artifact(t, SourceMap, "app.js", fmt.Appendf(nil, oneLine, "new.ts")), older})
+	if got := answers(t, set, "javascript", "E", `{"filename":"app.js","lineno":1,"colno":1}`); !strings.Contains(got, "new.ts") {
+		t.Error(got)
 	}
 }
 

@@ -45,6 +45,16 @@ type entry struct {
 	outline          bool
 	callsites        []callsite
 	rules            []rule
+	said             int // of maxSaid
+}
+
+// room reports whether n more of what may be said of a line can be, and counts it.
+func (e *entry) room(n int) bool {
+	if e == nil || e.said+n > maxSaid {
+		return false
+	}
+	e.said += n
+	return true
 }
 
 type callsite struct {
@@ -57,8 +67,13 @@ type rule struct {
 	remove uint32
 }
 
-// maxLine bounds one line of a mapping; R8 writes descriptors of a few KB at most.
-const maxLine = 1 << 20
+// The bounds of a mapping. What goes beyond is skipped: one frame reads all lines of its
+// method, and all that is said of one line, into memory.
+const (
+	maxLine  = 1 << 20 // bytes; R8 writes descriptors of a few KB at most
+	maxLines = 1 << 16 // of one method name in a class; R8 writes some thousand
+	maxSaid  = 1 << 10 // positions and conditions said of one line; R8 says a few dozen
+)
 
 // reader goes through a file and hands each class on when it ends: a mapping of
 // 100 MB is never in memory as a whole.
@@ -155,7 +170,7 @@ func (r *reader) member(text string) bool {
 			e.class = ""
 		}
 	}
-	if e.method == "" || !e.original(left[end+1:]) {
+	if e.method == "" || !e.original(left[end+1:]) || len(r.class.methods[name]) == maxLines {
 		return false
 	}
 	r.class.methods[name] = append(r.class.methods[name], e)
@@ -247,14 +262,12 @@ func (r *reader) comment(text string) {
 			r.entry.outline = true
 		}
 	case "com.android.tools.r8.outlineCallsite":
-		if r.entry != nil {
+		if r.entry.room(1 + len(info.Positions)) {
 			r.entry.callsites = append(r.entry.callsites, callsite{info.Outline, positions(info.Positions)})
 		}
 	case "com.android.tools.r8.rewriteFrame":
-		if r.entry != nil {
-			if rule, ok := info.rule(); ok {
-				r.entry.rules = append(r.entry.rules, rule)
-			}
+		if rule, ok := info.rule(); ok && r.entry.room(1+len(rule.throws)) {
+			r.entry.rules = append(r.entry.rules, rule)
 		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 	Found       Outcome = iota
 	NotFound            // the mapping does not know the class
 	Synthesized         // made by the compiler; nothing of the source stands behind it
+	Excess              // the chains of the stack take more than they may
 )
 
 // Result is what one frame turned into, innermost first.
@@ -43,13 +44,18 @@ type Result struct {
 // it, so frames are not independent of each other.
 //
 // Where a frame has several readings the first of the file is taken; lines that
-// differ among readings of one method are unknown.
-func (t *Table) Stack(thrown string, frames []Frame) []Result {
+// differ among readings of one method are unknown. room bounds what all chains take, in
+// bytes: the frames from the one on that goes beyond have no chain.
+func (t *Table) Stack(thrown string, frames []Frame, room int) []Result {
 	results := make([]Result, len(frames))
 	descriptors := t.descriptors(thrown)
 	top := true
 	var from *Frame // the outline just left
 	for i, f := range frames {
+		if room < 0 {
+			results[i].Outcome = Excess
+			continue
+		}
 		result, isOutline := t.frame(f, from)
 		if isOutline {
 			results[i] = Result{Outcome: Synthesized}
@@ -61,9 +67,20 @@ func (t *Table) Stack(thrown string, frames []Frame) []Result {
 			result.Result = result.rewrite(descriptors)
 		}
 		top = false
+		if room -= result.weight(); room < 0 {
+			result.Result = Result{Outcome: Excess}
+		}
 		results[i] = result.Result
 	}
 	return results
+}
+
+// weight is about what a result takes.
+func (r Result) weight() (sum int) {
+	for _, o := range r.Chain {
+		sum += 100 + len(o.Class) + len(o.Method) + len(o.File)
+	}
+	return sum
 }
 
 // descriptors are the forms in which a rule may name the thrown class.

@@ -32,7 +32,7 @@ func trace(table *Table, thrown string, frames ...string) string {
 		in = append(in, Frame{Class: name[:dot], Method: name[dot+1:], Line: n, File: "SourceFile"})
 	}
 	var out []string
-	for _, r := range table.Stack(thrown, in) {
+	for _, r := range table.Stack(thrown, in, 1<<20) {
 		switch r.Outcome {
 		case NotFound:
 			out = append(out, "-")
@@ -287,7 +287,7 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table.Stack("e", []Frame{{Class: class, Method: method, Line: line}, {Class: "b", Method: "s", Line: 1}})
+		table.Stack("e", []Frame{{Class: class, Method: method, Line: line}, {Class: "b", Method: "s", Line: 1}}, 1<<20)
 	})
 }
 
@@ -296,7 +296,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add(index)
 	f.Fuzz(func(t *testing.T, index []byte) {
 		if table, err := Open(index); err == nil {
-			table.Stack("e", []Frame{{Class: "a", Method: "a", Line: 3}, {Class: "a", Method: "b", Line: 4}})
+			table.Stack("e", []Frame{{Class: "a", Method: "a", Line: 3}, {Class: "a", Method: "b", Line: 4}}, 1<<20)
 		}
 	})
 }
@@ -330,8 +330,34 @@ func BenchmarkFrame(b *testing.B) {
 	frames := []Frame{{Class: "a.a12345", Method: "m7", Line: 3}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := table.Stack("x", frames); len(r[0].Chain) != 2 {
+		if r := table.Stack("x", frames, 1<<20); len(r[0].Chain) != 2 {
 			b.Fatal(r)
 		}
 	}
+}
+
+func TestWhatOneFrameReadsIsBounded(t *testing.T) {
+	t.Parallel()
+	const deep = "x.Deep -> a:\n    1:1:void m():7:7 -> b\n"
+	table := open(t, deep+strings.Repeat("    1:1:void m():8 -> b\n", 2*maxChain))
+	frame := Frame{Class: "a", Method: "b", Line: 1}
+	if r := table.Stack("e", []Frame{frame}, 1<<20); len(r[0].Chain) != maxChain {
+		t.Errorf("a chain of %d, want %d", len(r[0].Chain), maxChain)
+	}
+	// A chain of 1000 takes more than 100 KB; the second goes beyond, and what is behind it.
+	got := table.Stack("e", []Frame{frame, frame, {Class: "a"}}, 200_000)
+	if got[0].Outcome != Found || got[1].Outcome != Excess || got[2].Outcome != Excess {
+		t.Errorf("outcomes %d, %d, %d", got[0].Outcome, got[1].Outcome, got[2].Outcome)
+	}
+	_, warnings, err := Build([]byte(deep + strings.Repeat("    2:2:void m():8 -> b\n", maxLines)))
+	if want := "1 of 65538 lines are not understood"; err != nil || len(warnings) != 1 || warnings[0] != want {
+		t.Errorf("%q, %v; want %q", warnings, err, want)
+	}
+	site := `    # {"id":"com.android.tools.r8.outlineCallsite","positions":{"1":2,"3":4}}` + "\n"
+	r := reader{done: func(c *class) {
+		if said := c.methods["b"][0]; len(said.callsites) != maxSaid/3 {
+			t.Errorf("%d call sites, want %d", len(said.callsites), maxSaid/3)
+		}
+	}}
+	r.read([]byte(deep + strings.Repeat(site, maxSaid)))
 }

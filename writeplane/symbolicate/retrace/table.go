@@ -136,8 +136,12 @@ func (w *writer) class(c *class) {
 		list := c.methods[name]
 		b.U32(methods, b.String(name), uint32(b.Len(entries)/(4*entryWidth)), uint32(len(list)))
 		spread(c, list)
+		chain := 0
 		for i, e := range list {
-			e.write(b, i == 0 || !continues(list[i-1], e))
+			if chain++; i == 0 || chain > maxChain || !continues(list[i-1], e) {
+				chain = 1
+			}
+			e.write(b, chain == 1)
 		}
 	}
 }
@@ -172,6 +176,9 @@ func spread(c *class, list []*entry) {
 		e.synthesized, e.outline = synthetic[s], outlined[s]
 	}
 }
+
+// maxChain bounds how deep calls are inlined.
+const maxChain = 1_000
 
 // continues reports whether e is the caller that last was inlined into: the same
 // minified lines, and one original line, that of the call. A pair of original lines
