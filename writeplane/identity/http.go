@@ -103,8 +103,13 @@ func storable(id string) bool {
 	return id != "" && strings.IndexByte(id, 0) < 0 && utf8.ValidString(id)
 }
 
+// load reads a person in the transaction's one snapshot, or under the scope's lock.
 func load(ctx context.Context, q Querier, s Scope, id string) (person, error) {
 	members, err := Members(ctx, q, s, id)
+	if err != nil {
+		return person{}, err
+	}
+	holding, err := Holding(ctx, q, s, id)
 	if err != nil {
 		return person{}, err
 	}
@@ -113,7 +118,7 @@ func load(ctx context.Context, q Querier, s Scope, id string) (person, error) {
 	err = q.QueryRow(ctx, `
 		SELECT count(*), min(e.timestamp), max(e.timestamp) FROM events e
 		WHERE e.project_id = $1 AND e.environment = $2 AND e.distinct_id = ANY($3) AND `+HideErased,
-		s.Project, int16(s.Environment), members).Scan(&p.EventCount, &first, &last)
+		s.Project, int16(s.Environment), holding).Scan(&p.EventCount, &first, &last)
 	if err != nil {
 		return person{}, fmt.Errorf("count a person's events: %w", err)
 	}

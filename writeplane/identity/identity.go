@@ -197,6 +197,24 @@ func scanMember(row pgx.CollectableRow) (text string, err error) {
 	return text, err
 }
 
+const holdingSQL = `
+WITH root AS (
+	SELECT coalesce((SELECT canonical_id FROM aliases WHERE project_id = $1 AND environment = $2 AND alias_id = $3), $3) AS id
+)
+SELECT id FROM root
+UNION ALL
+SELECT a.alias_id FROM root
+JOIN aliases a ON a.project_id = $1 AND a.environment = $2 AND a.canonical_id = root.id
+JOIN rewrites r ON r.project_id = $1 AND r.environment = $2 AND r.alias_id = a.alias_id`
+
+// Holding lists those of a person's identifiers under which events lie: the canonical
+// one, and aliases whose history is not rewritten yet. Looking under all of them, in each
+// of thirty partitions, took most of a minute for a person of 300,000. The events have to
+// be read in the same snapshot.
+func Holding(ctx context.Context, q Querier, scope Scope, id string) ([]string, error) {
+	return postgres.All(ctx, q, "list ids that hold events", pgx.RowTo[string], holdingSQL, scope.Project, int16(scope.Environment), id)
+}
+
 // Erased are the erasures that may concern a batch.
 type Erased map[Scope]map[[sha256.Size]byte]time.Time
 

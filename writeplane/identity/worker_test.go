@@ -268,3 +268,22 @@ func TestTheLeaseIsKeptThroughManySmallBatches(t *testing.T) {
 		t.Error("the worker goes on without the lease")
 	}
 }
+
+func TestEventsAreLookedForWhereTheyLie(t *testing.T) {
+	t.Parallel()
+	db, s := dbtest.New(t), Scope{uuid.New(), up.Live}
+	worker := NewWorker(db.App, lease.New(db.App, "worker"))
+	apply(t, db, s, [][2]string{{"first", "user"}, {"second", "user"}}, 2)
+	if err := worker.Work(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, db, s, [][2]string{{"third", "first"}, {"stranger", "other"}}, 2)
+	for _, id := range []string{"user", "first", "third"} {
+		if got, err := Holding(t.Context(), db.App, s, id); err != nil || fmt.Sprint(got) != "[user third]" {
+			t.Errorf("%s: %q, %v", id, got, err)
+		}
+	}
+	if got, err := Holding(t.Context(), db.App, s, "nobody"); err != nil || fmt.Sprint(got) != "[nobody]" {
+		t.Errorf("an identifier without links: %q, %v", got, err)
+	}
+}

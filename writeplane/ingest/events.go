@@ -50,7 +50,7 @@ type place struct {
 type filter struct {
 	scope        identity.Scope
 	person       string   // any identifier of one person; "": everybody
-	persons      []string // all identifiers of that person
+	holding      []string // identifiers of that person that hold events
 	name         string   // "": any
 	since, until *time.Time
 	after        *place
@@ -121,7 +121,7 @@ func (s *Store) find(ctx context.Context, f filter, limit int) (events []entry, 
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, s.db.App, options, func(tx pgx.Tx) (err error) {
 		if f.person != "" {
-			if f.persons, err = identity.Members(ctx, tx, f.scope, f.person); err != nil {
+			if f.holding, err = identity.Holding(ctx, tx, f.scope, f.person); err != nil {
 				return err
 			}
 		}
@@ -134,7 +134,7 @@ func (s *Store) find(ctx context.Context, f filter, limit int) (events []entry, 
 }
 
 func find(ctx context.Context, tx pgx.Tx, f filter, limit int) (events []entry, more bool, err error) {
-	if f.persons != nil {
+	if f.holding != nil {
 		return read(ctx, tx, f, limit)
 	}
 	// The planner has no idea how well the summary of times fits a day that was never analyzed.
@@ -276,8 +276,8 @@ func (f *filter) where() (condition string, args []any) {
 		return fmt.Sprintf("$%d", len(args))
 	}
 	where := []string{"e.project_id = $1", "e.environment = $2", identity.HideErased}
-	if f.persons != nil {
-		where = append(where, "e.distinct_id = ANY("+arg(f.persons)+")")
+	if f.holding != nil {
+		where = append(where, "e.distinct_id = ANY("+arg(f.holding)+")")
 	} else {
 		// The index by person begins with the project, and the planner likes it for that; what it would have to read there
 		// is all of the project. No index serves this form of equality, so what is left is the summary of times.
