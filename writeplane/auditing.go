@@ -1,6 +1,7 @@
 package writeplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,31 +21,25 @@ type AuditConfig struct {
 	SMTPURL string
 }
 
-// openAudit builds what keeps, copies and exports the audit log.
-func (p *Plane) openAudit(ctx context.Context, config AuditConfig, registry *prometheus.Registry) (*audit.Exporter, error) {
-	pool := p.db.Owner
-	if config.MirrorURL != "" {
-		var err error
-		if p.mirror, err = postgres.OpenPool(ctx, config.MirrorURL, mirrorConns); err != nil {
-			return nil, fmt.Errorf("audit mirror: %w", err)
-		}
-		pool = p.mirror
+// openAudit builds what keeps, copies and exports the audit log. The mirror has connections
+// of its own, also beside the log: long queries of it would keep the owner's from everything
+// else. It may be away.
+func (p *Plane) openAudit(ctx context.Context, config Config, registry *prometheus.Registry) (exporter *audit.Exporter, err error) {
+	if p.mirror, err = postgres.NewPool(ctx, cmp.Or(config.Audit.MirrorURL, config.Postgres.URL), mirrorConns); err != nil {
+		return nil, fmt.Errorf("audit mirror: %w", err)
 	}
-	mirror, err := audit.OpenPostgresMirror(ctx, pool)
-	if err != nil {
-		return nil, err
-	}
+	mirror := audit.NewPostgresMirror(p.mirror)
 	var mailer audit.Mailer
-	if config.SMTPURL != "" {
-		if mailer, err = audit.NewSMTP(config.SMTPURL); err != nil {
+	if config.Audit.SMTPURL != "" {
+		if mailer, err = audit.NewSMTP(config.Audit.SMTPURL); err != nil {
 			return nil, err
 		}
 	}
 	keeper := audit.NewKeeper(p.db.Owner, mirror)
-	if err := keeper.Keep(ctx); err != nil {
+	if err := keeper.MakeMonths(ctx); err != nil {
 		slog.Warn("audit retention at start", "error", err)
 	}
-	exporter := audit.NewExporter(audit.NewLog(p.db.App, mirror), p.Store, p.blobs, mailer)
+	exporter = audit.NewExporter(audit.NewLog(p.db.App, mirror), p.Store, p.blobs, mailer)
 	p.group.Add("audit retention", keeper.Run)
 	p.group.Add("audit mirror", audit.NewMirrorer(p.db.App, mirror, registry).Run)
 	p.group.Add("audit exports", exporter.Run)

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"skerry/writeplane/access"
+	"skerry/writeplane/blobs"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/postgres/dbtest"
@@ -90,4 +93,46 @@ func TestCommitWithoutAnAnswerIsA502(t *testing.T) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	link.Release()
+}
+
+// auditing is the part of a plane that keeps the audit log; nothing of it runs.
+func auditing(t *testing.T, mirrorURL string) *Plane {
+	t.Helper()
+	founded := newPlane(t)
+	files, err := blobs.Open(t.Context(), blobs.Config{URL: t.TempDir()}, founded.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = files.Close() })
+	p := &Plane{db: founded.db, Store: founded.commits, blobs: files}
+	config := Config{Postgres: postgres.Config{URL: founded.db.Owner.Config().ConnString()}, Audit: AuditConfig{MirrorURL: mirrorURL}}
+	if _, err := p.openAudit(t.Context(), config, prometheus.NewRegistry()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.mirror.Close)
+	return p
+}
+
+func TestPlaneStartsWhileItsAuditMirrorIsAway(t *testing.T) {
+	t.Parallel()
+	auditing(t, "postgres://nobody@127.0.0.1:1/none")
+}
+
+// Long queries of the mirror, as exports are, take no connections from the rest.
+func TestQueriesOfTheAuditMirrorKeepThePlaneReady(t *testing.T) {
+	t.Parallel()
+	p := auditing(t, "")
+	for range mirrorConns {
+		conn, err := p.mirror.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+	}
+	if err := p.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if p.mirror == p.db.Owner || p.mirror == p.db.App {
+		t.Error("the mirror shares its connections")
+	}
 }

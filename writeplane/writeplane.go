@@ -78,7 +78,7 @@ type Plane struct {
 	watch    *postgres.Watch
 	conn     *nats.Conn
 	blobs    *blobs.Store
-	mirror   *pgxpool.Pool // of the audit mirror, when it is another database
+	mirror   *pgxpool.Pool // of the audit mirror
 	api, ops net.Listener
 	group    serve.Group
 
@@ -134,7 +134,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	}
 	p.group.Add("survey responses", submissions.Run)
 
-	exporter, err := p.openAudit(ctx, config.Audit, registry)
+	exporter, err := p.openAudit(ctx, config, registry)
 	if err != nil {
 		return nil, err
 	}

@@ -27,14 +27,15 @@ var retention = map[string]func(time.Time) time.Time{
 // Keeper makes the log's partitions ahead of time and drops those whose time is over.
 // It works as the tables' owner: the program's own role can do neither.
 type Keeper struct {
-	owner  *pgxpool.Pool
-	mirror Mirror // may be nil
-	now    func() time.Time
+	owner    *pgxpool.Pool
+	mirror   Mirror        // may be nil
+	patience time.Duration // with the mirror
+	now      func() time.Time
 }
 
 // NewKeeper returns the keeper; owner logs in as the owner of the tables.
 func NewKeeper(owner *pgxpool.Pool, mirror Mirror) *Keeper {
-	return &Keeper{owner: owner, mirror: mirror, now: time.Now}
+	return &Keeper{owner: owner, mirror: mirror, patience: mirrorPatience, now: time.Now}
 }
 
 const (
@@ -59,19 +60,24 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// Keep makes the partitions of the months to come and drops what is over.
-func (k *Keeper) Keep(ctx context.Context) error {
-	now := k.now().UTC()
+// MakeMonths makes the partitions of the months to come.
+func (k *Keeper) MakeMonths(ctx context.Context) error {
 	for n := range monthsAhead {
-		month := monthOf(now).AddDate(0, n, 0)
+		month := monthOf(k.now()).AddDate(0, n, 0)
 		if _, err := k.owner.Exec(ctx, `SELECT audit_make_month($1)`, month); err != nil {
 			return fmt.Errorf("make partitions of %s: %w", month.Format("2006-01"), err)
 		}
 	}
-	var faults []error
-	if k.mirror != nil {
-		faults = append(faults, k.mirror.Keep(ctx, now.Add(-mirrorKeeps)))
+	return nil
+}
+
+// Keep makes the partitions of the months to come and drops what is over.
+func (k *Keeper) Keep(ctx context.Context) error {
+	if err := k.MakeMonths(ctx); err != nil {
+		return err
 	}
+	now := k.now().UTC()
+	faults := []error{k.keepMirror(ctx, now.Add(-mirrorKeeps))}
 	partitions, err := k.partitions(ctx)
 	if err != nil {
 		return errors.Join(append(faults, err)...)
@@ -85,6 +91,15 @@ func (k *Keeper) Keep(ctx context.Context) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+func (k *Keeper) keepMirror(ctx context.Context, before time.Time) error {
+	if k.mirror == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.patience)
+	defer cancel()
+	return k.mirror.Keep(ctx, before)
 }
 
 // partition is one month of one class.

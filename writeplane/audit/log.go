@@ -40,16 +40,17 @@ type Mirror interface {
 
 // Log reads entries from whichever store a range of time is read in.
 type Log struct {
-	pool   *pgxpool.Pool
-	mirror Mirror // nil: everything is read in the authoritative store
-	now    func() time.Time
+	pool     *pgxpool.Pool
+	mirror   Mirror        // nil: everything is read in the authoritative store
+	patience time.Duration // with the mirror
+	now      func() time.Time
 }
 
 const table = "audit_entries"
 
 // NewLog returns the reader. mirror may be nil.
 func NewLog(pool *pgxpool.Pool, mirror Mirror) *Log {
-	return &Log{pool: pool, mirror: mirror, now: time.Now}
+	return &Log{pool: pool, mirror: mirror, patience: mirrorPatience, now: time.Now}
 }
 
 // span is a stretch of time that is read in one store.
@@ -157,13 +158,33 @@ func (l *Log) readSpan(ctx context.Context, q Query, fromMirror bool, e extent, 
 		return fn(e)
 	}
 	if fromMirror {
-		err = l.mirror.Read(ctx, q, counted)
+		err = l.readMirror(ctx, q, counted)
 		if err == nil || count > 0 || ctx.Err() != nil || q.Limit == 0 && !e.whole(q.Since, l.now()) {
 			return count, err
 		}
 		slog.WarnContext(ctx, "audit mirror not readable, the authoritative store answers", "error", err)
 	}
 	return count, stream(ctx, l.pool, table, q, counted)
+}
+
+// errSilent is the error of a mirror that takes questions and does not answer.
+var errSilent = fmt.Errorf("the audit mirror is silent: %w", context.DeadlineExceeded)
+
+// readMirror reads the mirror, but waits for no entry longer than it has patience.
+func (l *Log) readMirror(ctx context.Context, q Query, fn func(*Entry) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(l.patience, func() { cancel(errSilent) })
+	defer silence.Stop()
+	err := l.mirror.Read(ctx, q, func(e *Entry) error {
+		silence.Stop()
+		defer silence.Reset(l.patience)
+		return fn(e)
+	})
+	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return err
 }
 
 // windows narrows the query to the span and cuts a limited one into stretches that
@@ -245,7 +266,9 @@ func (l *Log) Find(ctx context.Context, organizationID, id string) (e Entry, ok 
 	if l.mirror == nil || l.now().Sub(at) < mirrorAge {
 		return Entry{}, false, nil
 	}
-	if e, ok, err = l.mirror.Find(ctx, organizationID, id); err != nil {
+	asked, cancel := context.WithTimeout(ctx, l.patience)
+	defer cancel()
+	if e, ok, err = l.mirror.Find(asked, organizationID, id); err != nil {
 		slog.WarnContext(ctx, "audit mirror not readable, an entry may be missed", "error", err)
 		return Entry{}, false, nil
 	}

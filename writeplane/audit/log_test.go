@@ -52,10 +52,7 @@ func (tr *trail) logAt(t testing.TB, times ...time.Time) {
 
 func (tr *trail) mirrored(t testing.TB) (*Log, *PostgresMirror, *Mirrorer) {
 	t.Helper()
-	mirror, err := OpenPostgresMirror(t.Context(), tr.db.Owner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mirror := NewPostgresMirror(tr.db.Owner)
 	return NewLog(tr.db.App, mirror), mirror, NewMirrorer(tr.db.App, mirror, prometheus.NewRegistry())
 }
 
@@ -311,6 +308,74 @@ func TestBatchForTheMirrorIsBoundedInBytes(t *testing.T) {
 	copyAll(t, NewMirrorer(tr.db.App, picky, prometheus.NewRegistry()))
 	if want := []int{2, 2, 1, 1, 3}; !slices.Equal(picky.batches, want) {
 		t.Errorf("batches %v, want %v", picky.batches, want)
+	}
+}
+
+// silentMirror takes whatever is asked and never answers, as a frozen machine does.
+type silentMirror struct{ Mirror }
+
+func silence(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (silentMirror) Write(ctx context.Context, _ []Entry) error  { return silence(ctx) }
+func (silentMirror) Keep(ctx context.Context, _ time.Time) error { return silence(ctx) }
+func (silentMirror) Read(ctx context.Context, _ Query, _ func(*Entry) error) error {
+	return silence(ctx)
+}
+func (silentMirror) Find(ctx context.Context, _, _ string) (Entry, bool, error) {
+	return Entry{}, false, silence(ctx)
+}
+
+func TestMirrorThatFallsSilentHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.logAt(t, days(100), days(50), days(1))
+	_, _, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	log := NewLog(tr.db.App, silentMirror{})
+	log.patience = time.Millisecond
+	if got := seqs(t, log, Query{OrganizationID: tr.organization, Limit: 10}); !slices.Equal(got, []int64{3, 2, 1}) {
+		t.Errorf("a list: %v", got)
+	}
+	if _, ok, err := log.Find(t.Context(), tr.organization, idAt(days(60))); ok || err != nil {
+		t.Errorf("an entry: %v, %v", ok, err)
+	}
+	tr.logMany(t, 1)
+	writer := NewMirrorer(tr.db.App, silentMirror{}, prometheus.NewRegistry())
+	writer.patience = time.Millisecond
+	if _, err := writer.Round(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a copy: %v", err)
+	}
+	keeper := NewKeeper(tr.db.Owner, silentMirror{})
+	keeper.patience = time.Millisecond
+	keeper.now = func() time.Time { return time.Now().AddDate(2, 0, 0) }
+	if err := keeper.Keep(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("retention: %v", err)
+	}
+	var left int
+	if err := tr.db.App.QueryRow(t.Context(), `SELECT count(*) FROM audit_entries WHERE created_at < now() - interval '40 days'`).Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d entries that the mirror has were not dropped, %v", left, err)
+	}
+}
+
+// A mirror whose database was lost and comes back empty.
+func TestMirrorMakesItsTablesAnew(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.logMany(t, 2)
+	_, _, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	if _, err := tr.db.Owner.Exec(t.Context(), `DROP SCHEMA skerry_audit_mirror CASCADE; UPDATE audit_mirrored SET seq = 0, at = 'epoch'`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mirrorer.Round(t.Context()); err == nil {
+		t.Fatal("written into nothing")
+	}
+	copyAll(t, mirrorer)
+	if got := counted(t, mirrorer.copied); got != 4 {
+		t.Errorf("%v entries copied, want 2 twice", got)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 type Mirrorer struct {
 	pool     *pgxpool.Pool
 	mirror   Mirror
+	patience time.Duration
 	copied   prometheus.Counter
 	failures prometheus.Counter
 }
@@ -30,11 +31,15 @@ const (
 	mirrorBatch = 500
 	mirrorBytes = 8 << 20 // of a batch's snapshots, unless its first entry alone has more
 	mirrorRound = 200     // organizations a round
+
+	// mirrorPatience is how long a mirror may be silent. The cursor's transaction waits for
+	// it, and must not do so for as long as PostgreSQL lets one idle.
+	mirrorPatience = 20 * time.Second
 )
 
 // NewMirrorer returns the copier on the application's pool.
 func NewMirrorer(pool *pgxpool.Pool, mirror Mirror, registry prometheus.Registerer) *Mirrorer {
-	m := &Mirrorer{pool: pool, mirror: mirror,
+	m := &Mirrorer{pool: pool, mirror: mirror, patience: mirrorPatience,
 		copied:   prometheus.NewCounter(prometheus.CounterOpts{Name: "skerry_audit_mirror_entries_total", Help: "Audit entries copied to the query mirror."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "skerry_audit_mirror_failures_total", Help: "Failed attempts to copy audit entries to the query mirror; each is repeated until it succeeds."}),
 	}
@@ -115,7 +120,7 @@ func (m *Mirrorer) chain(ctx context.Context, organizationID string) (left bool,
 		if len(batch) > 0 {
 			last := batch[len(batch)-1]
 			reached = Position{last.CreatedAt, last.Seq}
-			if err := m.mirror.Write(ctx, batch); err != nil {
+			if err := m.write(ctx, batch); err != nil {
 				return fmt.Errorf("write to the mirror: %w", err)
 			}
 		}
@@ -128,6 +133,12 @@ func (m *Mirrorer) chain(ctx context.Context, organizationID string) (left bool,
 		return nil
 	})
 	return left, err
+}
+
+func (m *Mirrorer) write(ctx context.Context, batch []Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, m.patience)
+	defer cancel()
+	return m.mirror.Write(ctx, batch)
 }
 
 // nextBatch reads the chain's entries behind a place, as many as make a batch. How long

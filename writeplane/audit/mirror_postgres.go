@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"skerry/writeplane/postgres"
@@ -13,8 +14,13 @@ import (
 )
 
 // PostgresMirror is a Mirror in a schema of its own, in the central database or in
-// another one by its own pool. It makes and keeps its tables itself.
-type PostgresMirror struct{ pool *pgxpool.Pool }
+// another one. It makes and keeps its tables itself, when it is first written.
+type PostgresMirror struct {
+	pool *pgxpool.Pool
+
+	mu   sync.Mutex
+	made bool // the tables are there, for all that is known; guarded by mu
+}
 
 // mirrorTable is the log's shape without its chains: partitions by month.
 const (
@@ -46,18 +52,32 @@ CREATE INDEX IF NOT EXISTS entries_by_type ON skerry_audit_mirror.entries (organ
 	mirrorLock = 0x6175646974 // "audit": one process at a time changes the mirror's tables
 )
 
-// OpenPostgresMirror makes the schema where it is not there yet. pool logs in as a
-// role that may create it.
-func OpenPostgresMirror(ctx context.Context, pool *pgxpool.Pool) (*PostgresMirror, error) {
-	m := &PostgresMirror{pool: pool}
+// NewPostgresMirror returns the mirror. pool logs in as a role that may create its schema.
+func NewPostgresMirror(pool *pgxpool.Pool) *PostgresMirror { return &PostgresMirror{pool: pool} }
+
+// prepare makes the schema where it is not there yet.
+func (m *PostgresMirror) prepare(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.made {
+		return nil
+	}
 	err := m.exclusively(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, mirrorSchema, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open audit mirror: %w", err)
+		return fmt.Errorf("make audit mirror: %w", err)
 	}
-	return m, nil
+	m.made = true
+	return nil
+}
+
+// doubt lets the next write look whether the tables are there.
+func (m *PostgresMirror) doubt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made = false
 }
 
 func (m *PostgresMirror) exclusively(ctx context.Context, fn func(tx pgx.Tx) error) error {
@@ -71,6 +91,17 @@ func (m *PostgresMirror) exclusively(ctx context.Context, fn func(tx pgx.Tx) err
 
 // Write implements Mirror.
 func (m *PostgresMirror) Write(ctx context.Context, entries []Entry) error {
+	if err := m.prepare(ctx); err != nil {
+		return err
+	}
+	err := m.write(ctx, entries)
+	if err != nil {
+		m.doubt()
+	}
+	return err
+}
+
+func (m *PostgresMirror) write(ctx context.Context, entries []Entry) error {
 	months := map[time.Time]bool{}
 	for i := range entries {
 		months[monthOf(entries[i].CreatedAt)] = true

@@ -71,13 +71,26 @@ func (db *DB) Close() {
 	db.Owner.Close()
 }
 
-// OpenPool connects to a database that holds no part of the plane's own schema, such
-// as an audit mirror elsewhere.
-func OpenPool(ctx context.Context, rawURL string, conns int) (*pgxpool.Pool, error) {
-	return openPool(ctx, rawURL, conns, "")
+// NewPool is a pool of connections as the login role that are made when they are needed:
+// of a database that may be away, such as an audit mirror elsewhere.
+func NewPool(ctx context.Context, rawURL string, conns int) (*pgxpool.Pool, error) {
+	return newPool(ctx, rawURL, conns, "")
 }
 
+// openPool is a pool of a database that answers.
 func openPool(ctx context.Context, rawURL string, conns int, afterConnect string) (*pgxpool.Pool, error) {
+	pool, err := newPool(ctx, rawURL, conns, afterConnect)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("reach postgres at %s: %w", address(rawURL), redact(rawURL, err))
+	}
+	return pool, nil
+}
+
+func newPool(ctx context.Context, rawURL string, conns int, afterConnect string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("read postgres URL: %w", redact(rawURL, err))
@@ -100,10 +113,6 @@ func openPool(ctx context.Context, rawURL string, conns int, afterConnect string
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open postgres pool: %w", redact(rawURL, err))
-	}
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("reach postgres at %s: %w", address(rawURL), redact(rawURL, err))
 	}
 	return pool, nil
 }
