@@ -117,11 +117,11 @@ func (d *Document) Append(b []byte) []byte {
 
 // Validate checks what Append and Decode rely on.
 func (d *Document) Validate() error {
-	parts, err := d.Subject.Parse()
+	err := d.Subject.Valid()
 	switch {
 	case err != nil:
 		return err
-	case parts.Lane != d.Lane:
+	case d.Subject.Lane() != d.Lane:
 		return fmt.Errorf("document %s: lane %s", d.Subject, d.Lane)
 	case d.Position == 0 || d.TxFirst == 0 || d.Position < d.TxFirst || d.Position > d.TxLast:
 		return fmt.Errorf("document %s: position %d outside its transaction %d..%d", d.Subject, d.Position, d.TxFirst, d.TxLast)

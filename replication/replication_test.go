@@ -60,6 +60,21 @@ func TestForeignSubjectsAreRefused(t *testing.T) {
 	}
 }
 
+func TestWhatANewerVersionNamesMayTravel(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[Subject]bool{
+		"state.other": true, "urgent.x.y": true, "state.a.b.c.d.e.f.g": true, FlagSubject(project, "live", "v1."): true, EpochSubject(Urgent): true,
+		"": false, ".": false, "state": false, "state.": false, "urgent": false, "urgent.": false, "state..epoch": false, "state.epoch.": false,
+		"stateful.epoch": false, "other.epoch": false, "state.>": false, "state.*": false, "state.a b": false, "state.a=": false,
+		FlagSubject(project, "live", ""):               false,
+		Subject("state." + strings.Repeat("x", 512-6)): true, Subject("state." + strings.Repeat("x", 512-5)): false,
+	} {
+		if err := s.Valid(); (err == nil) != want || err != nil && !errors.Is(err, ErrSubject) {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
+
 func TestEnvironmentIsOneRange(t *testing.T) {
 	t.Parallel()
 	prefix := EnvironmentPrefix(Normal, project, "live")
@@ -143,7 +158,7 @@ func TestImpossibleDocumentsAreRefused(t *testing.T) {
 		"after its transaction":      func(d *Document) { d.Position = 13 },
 		"body too large":             func(d *Document) { d.Body = make([]byte, MaxBody+1) },
 		"body empty, not tombstone":  func(d *Document) { d.Body = []byte{} },
-		"subject of no known kind":   func(d *Document) { d.Subject = "urgent.x.y" },
+		"subject of no lane":         func(d *Document) { d.Subject = "x.y" },
 		"subject with a wild card":   func(d *Document) { d.Subject = "urgent.>" },
 		"subject with an empty name": func(d *Document) { d.Subject = HaltSubject(project, "live", "") },
 	} {

@@ -223,6 +223,9 @@ func (w *world) transaction(r *rand.Rand, n int) map[replication.Subject][]byte 
 	if r.IntN(3) == 0 {
 		bodies[replication.ProjectSubject(project)] = fmt.Appendf(nil, "%d", n)
 	}
+	if r.IntN(3) == 0 { // of a kind that a newer version has
+		bodies[replication.Subject("state.novelty.a.b.c."+strconv.Itoa(r.IntN(3)))] = fmt.Appendf(nil, "%d", n)
+	}
 	if r.IntN(2) == 0 {
 		var body []byte
 		if r.IntN(2) == 0 {

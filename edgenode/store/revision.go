@@ -63,7 +63,7 @@ type revisions map[string]*Positions
 func (rs revisions) raise(r pebble.Reader, lane replication.Lane, generation uint32, d *replication.Document) error {
 	parts, err := d.Subject.Parse()
 	if err != nil {
-		return err
+		return nil // of a newer version's kind
 	}
 	scope, part, ok := scopeOf(parts)
 	if !ok {

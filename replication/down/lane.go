@@ -21,6 +21,7 @@ type laneWriter struct {
 	woken     chan struct{}
 	log       *slog.Logger
 	stream    jetstream.Stream
+	skipped   uint64 // impossible documents that this epoch's stream lacks, as far as this process has met them
 
 	mu       sync.Mutex
 	epoch    replication.Epoch
@@ -124,6 +125,7 @@ func (l *laneWriter) takeOver(ctx context.Context) error {
 		if head, err = l.publisher.ledger.Renew(ctx, l.lane, verdict.seen); err != nil {
 			return fmt.Errorf("begin a new epoch: %w", err)
 		}
+		l.skipped = 0
 		l.mu.Lock()
 		l.renewals++
 		l.mu.Unlock()
@@ -185,7 +187,7 @@ func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
 // of its file damaged leaves it out. Edges that were there have what it held; new ones would never get it.
 func (l *laneWriter) missing(ctx context.Context, p replication.Position, messages uint64) (string, error) {
 	documents, err := l.publisher.ledger.Count(ctx, l.lane, p)
-	if err != nil || messages >= documents {
+	if err != nil || messages+l.skipped >= documents {
 		return "", err
 	}
 	return fmt.Sprintf("the stream has %d messages for %d documents", messages, documents), nil
@@ -288,6 +290,7 @@ func (l *laneWriter) send(ctx context.Context, at LaneStatus, documents []replic
 			if err := part[i].Validate(); err != nil {
 				// It could never be published, and everything behind it would wait.
 				l.log.Error("BUG: a document in the database is impossible, passed over", "error", err)
+				l.skipped++
 				continue
 			}
 			ack, err := l.publisher.js.PublishMsgAsync(
