@@ -55,7 +55,7 @@ func Strict(r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	return Unmarshal(body, v, true)
+	return Unmarshal(body, v)
 }
 
 // StrictPatch is Strict for a merge patch: null removes a member, so it is refused for
@@ -66,7 +66,7 @@ func StrictPatch(r *http.Request, v any, needed ...string) error {
 	if err != nil {
 		return err
 	}
-	if err := Unmarshal(body, v, true); err != nil {
+	if err := Unmarshal(body, v); err != nil {
 		return err
 	}
 	var sent map[string]json.RawMessage
@@ -87,29 +87,34 @@ func Optional(r *http.Request, v any) error {
 	if err != nil || len(bytes.TrimSpace(body)) == 0 {
 		return err
 	}
-	return Unmarshal(body, v, true)
+	return Unmarshal(body, v)
 }
 
-// Unmarshal decodes an object; strict refuses unknown members, as management bodies want
-// it, otherwise they are ignored, as in those of SDKs.
-func Unmarshal(body []byte, v any, strict bool) error {
+// Unmarshal decodes an object into v, a pointer to a struct. Unknown members are refused
+// by name.
+func Unmarshal(body []byte, v any) error {
+	if err := decode(body, v, (*json.Decoder).DisallowUnknownFields); err != nil {
+		return err
+	}
+	return exactNames(body, reflect.TypeOf(v), "")
+}
+
+// Object tells what keeps a body from being one JSON object; its members may be any.
+func Object(body []byte) error { return decode(body, &struct{}{}, func(*json.Decoder) {}) }
+
+func decode(body []byte, v any, set func(*json.Decoder)) error {
 	if trimmed := bytes.TrimLeft(body, " \t\r\n"); len(trimmed) == 0 {
 		return Invalid("the body is empty; a JSON object is expected")
 	} else if trimmed[0] != '{' {
 		return Invalid("the body is not a JSON object")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	if strict {
-		decoder.DisallowUnknownFields()
-	}
+	set(decoder)
 	if err := decoder.Decode(v); err != nil {
 		return worded(err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Invalid("there are bytes behind the JSON object")
-	}
-	if strict {
-		return exactNames(body, reflect.TypeOf(v), "")
 	}
 	return nil
 }

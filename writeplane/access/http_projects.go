@@ -31,7 +31,7 @@ func (m *Module) CreateProject(w http.ResponseWriter, r *http.Request, c *Call) 
 		return err
 	}
 	var shape settings
-	if err := jsonbody.Unmarshal(sent, &shape, true); err != nil {
+	if err := jsonbody.Unmarshal(sent, &shape); err != nil {
 		return err
 	}
 	if shape.Name == nil {
@@ -93,7 +93,7 @@ func (m *Module) PatchProject(w http.ResponseWriter, r *http.Request, c *Call) e
 		return err
 	}
 	var shape settings // the patch alone must have the settings' shape, so that faults are named
-	if err := jsonbody.Unmarshal(patch, &shape, true); err != nil {
+	if err := jsonbody.Unmarshal(patch, &shape); err != nil {
 		return err
 	}
 	var after ProjectRow

@@ -92,7 +92,7 @@ func (p ProjectRow) patched(patch []byte) (ProjectRow, error) {
 	fresh := newProject(p.OrganizationID, p.Tier, "", p.CreatedAt)
 	// Decoding over the defaults gives them to members that were removed.
 	into := settings{nil, &fresh.Modules, &fresh.Allowlist, &fresh.RateLimits, &fresh.Quotas, &fresh.AuditResponses}
-	if err := jsonbody.Unmarshal(merged, &into, true); err != nil {
+	if err := jsonbody.Unmarshal(merged, &into); err != nil {
 		return p, err
 	}
 	if into.Name == nil {

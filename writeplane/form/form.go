@@ -40,7 +40,7 @@ func Read(r *http.Request) (*Form, error) {
 // Of reads a text.
 func Of(body []byte) (*Form, error) {
 	// The shared reader words what is malformed; its struct takes no member, so it refuses none.
-	if err := jsonbody.Unmarshal(body, &struct{}{}, false); err != nil {
+	if err := jsonbody.Object(body); err != nil {
 		return nil, err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))

@@ -136,7 +136,7 @@ func readAuthored(target, body []byte) (*survey.Authored, error) {
 	// The body alone first: its members must be right even where null removes them,
 	// and nothing nested deeper than a survey reaches the merge.
 	var alone survey.Authored
-	if err := jsonbody.Unmarshal(body, &alone, true); err != nil {
+	if err := jsonbody.Unmarshal(body, &alone); err != nil {
 		return nil, err
 	}
 	merged, err := jsonbody.MergePatch(target, body)
