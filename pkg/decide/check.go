@@ -38,8 +38,8 @@ type RuleContext struct {
 	HasCohort func(name string) bool
 }
 
-// NewSalt makes a salt: 15 characters, so that with the separator it fills whole words of the hash.
-func NewSalt() string { return rand.Text()[:15] }
+// newSalt makes a salt: 15 characters, so that with the separator it fills whole words of the hash.
+func newSalt() string { return rand.Text()[:15] }
 
 // CheckRule reads a rule as a client wrote it (decoded JSON, numbers as json.Number) and gives it as it is kept, or every
 // problem it has. A rule without any part is none: nil without problems.
@@ -104,8 +104,8 @@ func (k *checker) overrides(in any) []Override {
 		k.fault(InvalidBody, path, "must be an array")
 		return nil
 	}
-	if len(list) > MaxOverrides {
-		k.fault(InvalidRule, path, "has more than %d entries", MaxOverrides)
+	if len(list) > maxOverrides {
+		k.fault(InvalidRule, path, "has more than %d entries", maxOverrides)
 		return nil
 	}
 	var out []Override

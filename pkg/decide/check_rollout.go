@@ -47,7 +47,7 @@ func (k *checker) salt(in any, path string) string {
 	case text == "" && k.Salt != "":
 		return k.Salt
 	case text == "":
-		return NewSalt()
+		return newSalt()
 	case !validSalt(text):
 		k.fault(InvalidRule, path, "must be 1 to %d visible ASCII characters", maxSalt)
 	case k.Salt != "" && text != k.Salt:
@@ -78,8 +78,8 @@ func (k *checker) buckets(in any, path string) []Range {
 		}
 		return nil
 	}
-	if len(list) > MaxBuckets {
-		k.fault(InvalidRule, path, "has more than %d entries", MaxBuckets)
+	if len(list) > maxBuckets {
+		k.fault(InvalidRule, path, "has more than %d entries", maxBuckets)
 		return nil
 	}
 	shares := make([]share, 0, len(list))

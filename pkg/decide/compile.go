@@ -50,8 +50,8 @@ type compiler struct {
 
 type choice struct{ value, variant string }
 
-// What an entry's numbers can tell apart, less the default, for which there must be room. A rule has at most MaxOverrides
-// and MaxBuckets values; nothing that long is ever stored.
+// What an entry's numbers can tell apart, less the default, for which there must be room. A rule has at most maxOverrides
+// and maxBuckets values; nothing that long is ever stored.
 const (
 	maxChoices = 1<<16 - 2
 	maxText    = 1 << 30

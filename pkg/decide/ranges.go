@@ -20,10 +20,9 @@ func moveLeast(have []segment, want []int) []segment {
 	}
 	for owner := range want {
 		for surplus[owner] < 0 {
-			var n int
 			at, fromEnd := donor(have, surplus, owner)
 			s := have[at]
-			n = min(-surplus[owner], surplus[s.owner], s.end-s.start)
+			n := min(-surplus[owner], surplus[s.owner], s.end-s.start)
 			surplus[owner] += n
 			surplus[s.owner] -= n
 			have = give(have, at, n, fromEnd, owner)

@@ -10,8 +10,8 @@ import (
 
 // Limits of a rule.
 const (
-	MaxOverrides = 1000
-	MaxBuckets   = 1000 // ranges of a rollout
+	maxOverrides = 1000
+	maxBuckets   = 1000 // ranges of a rollout
 	maxSalt      = 64   // visible ASCII characters
 	maxUnitKey   = 200  // characters of <key> in props.<key>
 )
