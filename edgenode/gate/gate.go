@@ -19,6 +19,7 @@ import (
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
 	"skerry/pkg/etag"
+	"skerry/pkg/serve"
 	"skerry/pkg/state"
 	"skerry/replication/tally"
 )
@@ -267,7 +268,7 @@ func (g *Gate) trusted(a netip.Addr) bool {
 func (g *Gate) Begin(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("X-Request-Id")
 	var fresh [32]byte
-	if !usableID(id) {
+	if !serve.UsableRequestID(id) {
 		id = appendHex(appendHex(fresh[:0], rand.Uint64()), rand.Uint64())
 	}
 	ctx.Response.Header.SetCanonical(nameRequestID, id)
@@ -282,18 +283,6 @@ var nameRequestID = []byte("X-Request-Id")
 
 // RequestID is the request's id, after Begin. It dies with the handler.
 func RequestID(ctx *fasthttp.RequestCtx) []byte { return ctx.Response.Header.Peek("X-Request-Id") }
-
-func usableID(id []byte) bool {
-	if len(id) == 0 || len(id) > 128 {
-		return false
-	}
-	for _, c := range id {
-		if c <= ' ' || c > '~' {
-			return false
-		}
-	}
-	return true
-}
 
 func appendHex(b []byte, v uint64) []byte {
 	const digits = "0123456789abcdef"

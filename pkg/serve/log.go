@@ -73,15 +73,23 @@ func maskAttr(_ []string, a slog.Attr) slog.Attr {
 // RequestID returns what a caller sent as X-Request-Id when it is 1 to 128
 // visible ASCII characters, else a fresh id (supplement §1).
 func RequestID(sent string) string {
+	if UsableRequestID(sent) {
+		return sent
+	}
+	return id.New()
+}
+
+// UsableRequestID reports whether a caller's id is taken over.
+func UsableRequestID[T string | []byte](sent T) bool {
 	if len(sent) < 1 || len(sent) > 128 {
-		return id.New()
+		return false
 	}
 	for i := range len(sent) {
 		if sent[i] <= ' ' || sent[i] > '~' {
-			return id.New()
+			return false
 		}
 	}
-	return sent
+	return true
 }
 
 type requestIDKey struct{}
@@ -91,8 +99,8 @@ func WithRequestID(ctx context.Context, requestID string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, requestID)
 }
 
-// RequestIDOf is the id that ctx carries, empty when none.
-func RequestIDOf(ctx context.Context) string {
+// requestIDOf is the id that ctx carries, empty when none.
+func requestIDOf(ctx context.Context) string {
 	requestID, _ := ctx.Value(requestIDKey{}).(string)
 	return requestID
 }
@@ -101,7 +109,7 @@ func RequestIDOf(ctx context.Context) string {
 type withRequestID struct{ slog.Handler }
 
 func (h withRequestID) Handle(ctx context.Context, r slog.Record) error {
-	if requestID := RequestIDOf(ctx); requestID != "" {
+	if requestID := requestIDOf(ctx); requestID != "" {
 		r.AddAttrs(slog.String("request_id", requestID))
 	}
 	r.Message = mask(r.Message)
