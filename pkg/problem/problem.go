@@ -19,37 +19,33 @@ type Kind uint8
 
 // The kinds, each with the HTTP status that the table in Status gives it.
 const (
-	Invalid        Kind = iota // 400: the request is malformed or its values are wrong
-	Unauthorized               // 401: no identity, or one that does not hold
-	QuotaExceeded              // 402: a paid quantity is used up
-	Forbidden                  // 403: identity is known, and not allowed
-	NotFound                   // 404: absent, or out of the caller's sight
-	MethodUnknown              // 405: the path is known, the method is not
-	Conflict                   // 409: contradicts the present state
-	Precondition               // 412: If-Match did not match
-	TooLarge                   // 413: more bytes than the limit
-	Unsupported                // 415: an encoding that is not understood
-	Unprocessable              // 422: well-formed, and the resource does not accept it now
-	TooManyRequest             // 429: over a rate or a monthly quota
-	BadGateway                 // 502: sent on, fate unknown
-	Unavailable                // 503: not now; nothing was done
+	Invalid       Kind = iota // 400: the request is malformed or its values are wrong
+	Unauthorized              // 401: no identity, or one that does not hold
+	QuotaExceeded             // 402: a paid quantity is used up
+	Forbidden                 // 403: identity is known, and not allowed
+	NotFound                  // 404: absent, or out of the caller's sight
+	MethodUnknown             // 405: the path is known, the method is not
+	Conflict                  // 409: contradicts the present state
+	Precondition              // 412: If-Match did not match
+	TooLarge                  // 413: more bytes than the limit
+	Unprocessable             // 422: well-formed, and the resource does not accept it now
+	BadGateway                // 502: sent on, fate unknown
+	Unavailable               // 503: not now; nothing was done
 )
 
 var statuses = [...]int{
-	Invalid:        http.StatusBadRequest,
-	Unauthorized:   http.StatusUnauthorized,
-	QuotaExceeded:  http.StatusPaymentRequired,
-	Forbidden:      http.StatusForbidden,
-	NotFound:       http.StatusNotFound,
-	MethodUnknown:  http.StatusMethodNotAllowed,
-	Conflict:       http.StatusConflict,
-	Precondition:   http.StatusPreconditionFailed,
-	TooLarge:       http.StatusRequestEntityTooLarge,
-	Unsupported:    http.StatusUnsupportedMediaType,
-	Unprocessable:  http.StatusUnprocessableEntity,
-	TooManyRequest: http.StatusTooManyRequests,
-	BadGateway:     http.StatusBadGateway,
-	Unavailable:    http.StatusServiceUnavailable,
+	Invalid:       http.StatusBadRequest,
+	Unauthorized:  http.StatusUnauthorized,
+	QuotaExceeded: http.StatusPaymentRequired,
+	Forbidden:     http.StatusForbidden,
+	NotFound:      http.StatusNotFound,
+	MethodUnknown: http.StatusMethodNotAllowed,
+	Conflict:      http.StatusConflict,
+	Precondition:  http.StatusPreconditionFailed,
+	TooLarge:      http.StatusRequestEntityTooLarge,
+	Unprocessable: http.StatusUnprocessableEntity,
+	BadGateway:    http.StatusBadGateway,
+	Unavailable:   http.StatusServiceUnavailable,
 }
 
 // Status is the HTTP status of the kind.
