@@ -46,7 +46,7 @@ func TestASilentS3ServerIsNotWaitedForWithoutAnEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	time.Sleep(2 * s.silence) // its user may take its time
+	time.Sleep(2 * s.silence) // the fault under test: a user who takes their time, which nobody may take for silence
 	if text, err := io.ReadAll(r); !errors.Is(err, errSilent) || string(text) != "the beginning" {
 		t.Errorf("read: %q, %v", text, err)
 	}
