@@ -345,6 +345,20 @@ func TestMemberListsReachEdgesInShards(t *testing.T) {
 	}
 }
 
+// Only lists of members may be long: anything else is decoded into a tree, which takes many times its text.
+func TestOnlyListsOfMembersMayBeLong(t *testing.T) {
+	t.Parallel()
+	d := newDecisions(t)
+	long := strings.Repeat("0,", 2<<20) + "0"
+	if got := d.as("editor", "POST", "/api/v1/cohorts", `{"name":"a","members":[],"x":[`+long+`],"y":[`+long+`],"z":[`+long+`]}`); got.status != 413 || !strings.Contains(got.body, "payload_too_large") {
+		t.Errorf("12 MiB in other members: %d %.100s, want 413 payload_too_large", got.status, got.body)
+	}
+	listed := strings.Repeat(`"ada",`, 2<<20) + `"bob"`
+	if got := d.as("editor", "POST", "/api/v1/cohorts", `{"predicate":"session_count >= 3","members":[`+listed[:6*999_998]+`"bob"],"name":"a"}`); got.status != 201 {
+		t.Errorf("6 MB of members: %d %.100s", got.status, got.body)
+	}
+}
+
 // Ids that somebody chose so that most of them fall into one sixteenth of the shards need more shards than their bytes
 // do. A change of one member tries fewer first, and must leave nothing of that.
 func TestOneMoreMemberKeepsAnUnevenListWhole(t *testing.T) {

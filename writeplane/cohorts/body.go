@@ -18,7 +18,8 @@ import (
 const maxBody = 256 << 20
 
 // body is a management body whose lists of members may be long: those are read element by element, so that a list costs
-// its own strings and not a decoded tree beside them.
+// its own strings and not a decoded tree beside them. A tree takes many times its text, so all else together may be as
+// long as any other management body.
 type body struct {
 	form  *form.Form
 	given map[string]bool     // members that are there and not null
@@ -27,13 +28,15 @@ type body struct {
 
 // readBody reads an object; the members called names are lists of strings.
 func readBody(r *http.Request, names ...string) (*body, error) {
-	src := &source{in: r.Body}
+	src := &source{in: r.Body, limit: maxBody}
 	d := json.NewDecoder(src)
 	d.UseNumber()
 	b := &body{given: map[string]bool{}, lists: map[string][]string{}}
 	members := map[string]any{}
-	err := b.members(d, members, names)
+	err := b.members(d, src, members, names)
 	switch {
+	case src.over && src.limit < maxBody:
+		return nil, problem.Newf(problem.TooLarge, "payload_too_large", "what is no list of members is larger than %d bytes", jsonbody.Limit)
 	case src.over:
 		return nil, problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", maxBody)
 	case src.invalid:
@@ -47,7 +50,8 @@ func readBody(r *http.Request, names ...string) (*body, error) {
 	return b, nil
 }
 
-func (b *body) members(d *json.Decoder, members map[string]any, names []string) error {
+func (b *body) members(d *json.Decoder, src *source, members map[string]any, names []string) error {
+	room := int64(jsonbody.Limit) // for what is no list
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return jsonbody.Invalid("the body is not a JSON object")
 	}
@@ -61,9 +65,13 @@ func (b *body) members(d *json.Decoder, members map[string]any, names []string) 
 			err = b.list(d, name)
 		} else {
 			var v any
+			began := d.InputOffset()
+			src.limit = min(src.read+room, maxBody)
 			if err = d.Decode(&v); err != nil {
-				err = malformed(err)
+				return malformed(err)
 			}
+			src.limit = maxBody
+			room = max(room-(d.InputOffset()-began), 0)
 			members[name] = v
 			b.given[name] = v != nil
 		}
@@ -131,6 +139,7 @@ func malformed(err error) error {
 type source struct {
 	in      io.Reader
 	read    int64
+	limit   int64  // of read
 	tail    []byte // a character's first bytes, at the end of the last piece
 	escapes jsonbody.Surrogates
 	over    bool
@@ -140,9 +149,9 @@ type source struct {
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.in.Read(p)
-	if s.read += int64(n); s.read > maxBody {
+	if s.read += int64(n); s.read > s.limit {
 		s.over = true
-		return 0, fmt.Errorf("body over %d bytes", maxBody)
+		return 0, fmt.Errorf("body over %d bytes", s.limit)
 	}
 	if !s.check(p[:n], err != nil) {
 		s.invalid = true
