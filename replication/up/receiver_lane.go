@@ -41,6 +41,7 @@ type laneReceiver struct {
 	queue    []item          // unpacked, in order, not taken yet
 	stored   map[Incarnation]uint64
 	gap      *gap
+	repeated bool      // the stream has offered something again, so that what comes need not be in order
 	moved    time.Time // when a message last came or was done with
 	backoff  backoff
 }
@@ -92,7 +93,7 @@ func (l *laneReceiver) consume(ctx context.Context) error {
 		return err
 	}
 	defer l.unpacker.Close()
-	l.parts, l.queue, l.gap = nil, nil, nil
+	l.parts, l.queue, l.gap, l.repeated = nil, nil, nil, false
 	clear(l.stored)
 	consumer, err := l.open(ctx)
 	if err != nil {
@@ -217,6 +218,10 @@ func (l *laneReceiver) gather() error {
 	return nil
 }
 
+// errRepeated starts the lane anew. What the stream offers again comes in the midst of what it offers first, so that parts
+// of a batch that are all there can come out of turn; of an edge that is gone, nobody could send them again.
+var errRepeated = errors.New("the stream offers messages again")
+
 // unpack adds a message to the queue. What is damaged or out of turn is dropped: the gap it leaves will be asked for.
 func (l *laneReceiver) unpack(m jetstream.Msg) error {
 	meta, err := m.Metadata()
@@ -224,11 +229,17 @@ func (l *laneReceiver) unpack(m jetstream.Msg) error {
 		return fmt.Errorf("read a message's sequence: %w", err)
 	}
 	l.moved = time.Now()
+	l.repeated = l.repeated || meta.NumDelivered > 1
+	if meta.NumDelivered > 1 && len(l.parts) > 0 {
+		return errRepeated
+	}
 	batch, complete, err := l.unpacker.Add(m.Data())
 	if err == nil && batch.Lane != l.lane && complete {
 		err = corrupt("batch of lane %s in lane %s", batch.Lane, l.lane)
 	}
 	switch {
+	case errors.Is(err, ErrOutOfTurn) && l.repeated:
+		return errRepeated
 	case err != nil:
 		if !errors.Is(err, ErrOutOfTurn) {
 			slog.Error("ingest message dropped", "edge", l.e.id, "lane", l.lane.String(), "error", err)

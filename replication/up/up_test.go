@@ -792,6 +792,64 @@ func TestPayloadsInTheBlobStoreWeighInATransaction(t *testing.T) {
 	}
 }
 
+// offered is a message as a stream offers it.
+type offered struct {
+	jetstream.Msg
+	data  []byte
+	times uint64
+	acks  *int
+}
+
+func (m offered) Data() []byte { return m.data }
+func (m offered) Ack() error   { *m.acks++; return nil }
+func (m offered) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{NumDelivered: m.times}, nil
+}
+
+// A stream offers again what was not acknowledged for two minutes, in the midst of what it offers first.
+func TestPartsAreNotDroppedForWhatTheStreamOffersAgain(t *testing.T) {
+	t.Parallel()
+	packer, err := NewPacker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pack := func(i int, properties []byte) [][]byte {
+		var w BlockWriter
+		w.Reset(Header{Lane: LaneEvent, Environment: Live, ReceivedAt: 1})
+		op := event(i)
+		op.Properties = properties
+		w.Append(&op)
+		SetFirst(w.Bytes(), uint64(i+1))
+		messages, err := packer.Pack(&Batch{Lane: LaneEvent, First: uint64(i + 1), Count: 1, Data: w.Bytes()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return messages
+	}
+	small, parts := pack(0, nil)[0], pack(1, incompressible(3<<20))
+	for name, offers := range map[string][]offered{
+		"between parts": {{data: small, times: 1}, {data: parts[0], times: 1}, {data: parts[1], times: 1}, {data: small, times: 2}},
+		"before parts":  {{data: small, times: 2}, {data: parts[2], times: 1}},
+		"a part":        {{data: parts[0], times: 1}, {data: parts[1], times: 1}, {data: parts[0], times: 2}},
+	} {
+		acks := 0
+		l := newLaneReceiver(nil, newEdge("e1"), LaneEvent)
+		if l.unpacker, err = NewUnpacker(); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range offers {
+			m.acks = &acks
+			if err := l.unpack(m); errors.Is(err, errRepeated) != (i == len(offers)-1) {
+				t.Errorf("%s: message %d: %v", name, i, err)
+			}
+		}
+		if acks != 0 {
+			t.Errorf("%s: %d messages are gone from the stream", name, acks)
+		}
+		l.unpacker.Close()
+	}
+}
+
 // passedOver is a store that has passed over the first numbers of a lane, when their edge was retired.
 type passedOver struct {
 	*memorySink
