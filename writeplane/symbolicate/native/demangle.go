@@ -8,10 +8,10 @@ import (
 )
 
 // Demangle turns a mangled C++ or Rust name into its written form, Rust's without
-// the hash; any other name stays as it is.
+// the hash; any other name stays as it is. What is longer than maxWritten is cut off.
 func Demangle(name string) string {
 	if len(name) > maxName {
-		return name
+		return cut(name)
 	}
 	if s, ok := legacyRust(name); ok {
 		return s
@@ -22,12 +22,19 @@ func Demangle(name string) string {
 		}
 		return name
 	}
-	if s, err := demangle.ToString(name); err == nil {
-		return s
-	}
-	// A suffix of the linker or compiler, such as .llvm.123 or @@VERS_1.
-	return demangle.Filter(name)
+	return demangle.Filter(name, demangle.MaxLength(maxWrittenBits))
 }
+
+// maxWritten bounds what a name is written as. A reference costs three bytes and may
+// stand for all that was before it, so a hostile name of some hundred bytes could be
+// written in gigabytes.
+const (
+	maxWrittenBits = 16
+	maxWritten     = 1 << maxWrittenBits
+)
+
+// cut keeps a name, or a path, from being larger than any answer needs.
+func cut(name string) string { return name[:min(len(name), maxWritten)] }
 
 var rustEscapes = strings.NewReplacer("$SP$", "@", "$BP$", "*", "$RF$", "&", "$LT$", "<", "$GT$", ">",
 	"$LP$", "(", "$RP$", ")", "$C$", ",", "..", "::")

@@ -194,7 +194,7 @@ func (c *collector) fileID(f *dwarf.LineFile) uint32 {
 	}
 	n, ok := c.fileIDs[f]
 	if !ok {
-		n = c.b.String(f.Name)
+		n = c.b.String(cut(f.Name))
 		c.fileIDs[f] = n
 	}
 	return n
@@ -447,7 +447,7 @@ func namesOf(e *dwarf.Entry) (linkage, plain string) {
 
 func (c *collector) demangled(linkage, plain string) name {
 	if linkage == "" {
-		return name{at: c.b.String(plain)}
+		return name{at: c.b.String(cut(plain))}
 	}
 	return name{at: c.b.String(Demangle(linkage)), linked: true}
 }

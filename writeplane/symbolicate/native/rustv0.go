@@ -40,12 +40,8 @@ func rustV0(mangled string) (written string, ok bool) {
 	return p.out.String(), true
 }
 
-// The limits of one name. A reference costs three bytes and may stand for all that was
-// before it, so a hostile name of some hundred bytes could be written in gigabytes.
-const (
-	maxV0Depth   = 500
-	maxV0Written = 64 << 10
-)
+// maxV0Depth bounds how deep the parts of one name are nested.
+const maxV0Depth = 500
 
 // errV0 ends the reading of a name; it never leaves rustV0.
 var errV0 = errors.New("not a v0 name")
@@ -75,7 +71,7 @@ func (p *v0Parser) write(s string) {
 	if p.silent > 0 {
 		return
 	}
-	if p.out.Len()+len(s) > maxV0Written {
+	if p.out.Len()+len(s) > maxWritten {
 		p.fail()
 	}
 	p.out.WriteString(s)

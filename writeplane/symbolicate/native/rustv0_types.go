@@ -24,7 +24,7 @@ func (p *v0Parser) lifetime(n uint64) {
 // binder reads `for<'a, …>` and what its lifetimes are good in.
 func (p *v0Parser) binder(body func()) {
 	lifetimes := p.optional('G')
-	if lifetimes > maxV0Written {
+	if lifetimes > maxWritten {
 		p.fail()
 	}
 	for i := range lifetimes {
