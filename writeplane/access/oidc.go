@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -127,12 +128,17 @@ func (s *Store) issuerOf(text string) *issuer {
 	if _, _, err := jwt.NewParser().ParseUnverified(text, &unverified); err != nil {
 		return nil
 	}
+	var from *issuer
 	for _, each := range s.issuers {
-		if each.config.Issuer == unverified.Issuer {
-			return each
+		if each.config.Issuer != unverified.Issuer {
+			continue
+		}
+		// One issuer may speak for several organizations, to each by an audience of its own.
+		if from == nil || slices.Contains(unverified.Audience, each.config.Audience) {
+			from = each
 		}
 	}
-	return nil
+	return from
 }
 
 func (s *Store) authenticateExternal(ctx context.Context, from *issuer, text string) (Caller, error) {

@@ -178,6 +178,30 @@ func TestExternalIssuersTokenStandsForAMember(t *testing.T) {
 	}
 }
 
+func TestOneIssuerSpeaksForSeveralOrganizations(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	other := access.NewFounding("Other", "Demo", access.Pro)
+	if _, err := p.store.Bootstrap(t.Context(), p.commits, other); err != nil {
+		t.Fatal(err)
+	}
+	external := newRealIssuer(t)
+	store, err := access.New(t.Context(), access.Config{Issuers: []access.IssuerConfig{
+		{Issuer: external.server.URL, Audience: "skerry-console", OrganizationID: p.founding.OrganizationID},
+		{Issuer: external.server.URL, Audience: "other-console", OrganizationID: other.OrganizationID},
+	}}, p.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for audience, want := range map[string]string{"skerry-console": p.founding.OrganizationID, "other-console": other.OrganizationID, "nobody": ""} {
+		token := external.sign(t, jwt.SigningMethodRS256, "rsa", (*external.keys.Load())["rsa"], func(c jwt.MapClaims) { c["aud"] = []string{"x", audience} })
+		caller, err := store.Authenticate(t.Context(), "Bearer "+token)
+		if caller.OrganizationID != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, access.ErrBadToken) {
+			t.Errorf("%s: organization %q, %v; want %q", audience, caller.OrganizationID, err, want)
+		}
+	}
+}
+
 func TestIssuerThatIsAwayIsNoVerdictOnItsTokens(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
@@ -227,6 +251,17 @@ func TestIssuerConfigNamesWhatIsWrong(t *testing.T) {
 	good := access.IssuerConfig{Issuer: "https://id.example.com", Audience: "a", OrganizationID: id.New()}
 	if err := (access.Config{Issuers: []access.IssuerConfig{good}}).Validate(); err != nil {
 		t.Error(err)
+	}
+	other := good
+	other.Audience = "b"
+	if err := (access.Config{Issuers: []access.IssuerConfig{good, other}}).Validate(); err != nil {
+		t.Error(err)
+	}
+	if (access.Config{Issuers: []access.IssuerConfig{good, other, good}}).Validate() == nil {
+		t.Error("the same issuer and audience twice was taken")
+	}
+	if (access.Config{Issuer: good.Issuer, Issuers: []access.IssuerConfig{good}}).Validate() == nil {
+		t.Error("our own issuer was taken for an external one")
 	}
 	for name, change := range map[string]func(*access.IssuerConfig){
 		"Issuer":         func(c *access.IssuerConfig) { c.Issuer = "ftp://x" },

@@ -3,6 +3,7 @@ package access
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -20,7 +21,7 @@ type ration struct {
 	next http.RoundTripper
 
 	mu   sync.Mutex
-	kept map[string]*rationed // by URL: of the discovery and of the keys
+	kept map[string]*rationed // by URL: of the discovery and of the keys; not of those that an issuer redirects to
 }
 
 type rationed struct {
@@ -33,7 +34,7 @@ type rationed struct {
 const (
 	rationBurst = 5
 	rationEvery = 10 * time.Second
-	// maxIssuerDocument bounds a discovery or key document.
+	// maxIssuerDocument bounds a discovery or key document, and whatever comes instead.
 	maxIssuerDocument = 1 << 20
 )
 
@@ -46,32 +47,41 @@ func newRation(next http.RoundTripper) *ration {
 	return &ration{next: next, kept: make(map[string]*rationed)}
 }
 
-// RoundTrip implements http.RoundTripper for the GETs of discovery and keys.
+// RoundTrip implements http.RoundTripper for the GETs of discovery and keys. Redirects
+// belong to the fetch that they answer: an issuer may give others every time.
 func (r *ration) RoundTrip(req *http.Request) (*http.Response, error) {
-	url := req.URL.String()
-	header, body, allowed := r.take(url)
-	if !allowed {
-		if body == nil {
+	first := req
+	for first.Response != nil && first.Response.Request != nil {
+		first = first.Response.Request
+	}
+	url := first.URL.String()
+	if first == req {
+		header, body, allowed := r.take(url)
+		if !allowed && body == nil {
 			return nil, errRationed
 		}
-		return answered(req, header, body), nil
+		if !allowed {
+			return answered(req, http.StatusOK, header, body), nil
+		}
 	}
 	resp, err := r.next.RoundTrip(req)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return resp, err
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, maxIssuerDocument+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxIssuerDocument+1))
 	if err == nil && len(body) > maxIssuerDocument {
 		err = errTooLong
 	}
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	r.kept[url].header, r.kept[url].body = resp.Header, body
-	r.mu.Unlock()
-	return answered(req, resp.Header, body), nil
+	if resp.StatusCode == http.StatusOK {
+		r.mu.Lock()
+		r.kept[url].header, r.kept[url].body = resp.Header, body
+		r.mu.Unlock()
+	}
+	return answered(req, resp.StatusCode, resp.Header, body), nil
 }
 
 // take uses up one fetch of a URL, if one is left; the last good answer comes with it.
@@ -95,9 +105,9 @@ func (r *ration) take(url string) (header http.Header, body []byte, allowed bool
 	return k.header, k.body, true
 }
 
-func answered(req *http.Request, header http.Header, body []byte) *http.Response {
+func answered(req *http.Request, status int, header http.Header, body []byte) *http.Response {
 	return &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Status: fmt.Sprint(status, " ", http.StatusText(status)), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: header.Clone(), Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: req,
 	}
 }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -92,6 +93,63 @@ func TestIssuerThatIsAwayIsNotCalledWithoutBoundEither(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if got, err := fetch(t, r); err != nil || got != "200 6" {
 			t.Errorf("after it is back: %q, %v", got, err)
+		}
+	})
+}
+
+// elsewhere redirects every fetch to another address, or answers with more than anybody wants.
+type elsewhere struct{ redirects, endless int }
+
+type endlessBody struct{}
+
+func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
+
+func (e *elsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}")), Request: req}
+	switch req.URL.Path {
+	case "/keys":
+		e.redirects++
+		resp.StatusCode = http.StatusFound
+		resp.Header.Set("Location", fmt.Sprintf("https://id.example.com/keys/%d", e.redirects))
+	case "/endless":
+		e.endless++
+		resp.StatusCode, resp.Body = http.StatusInternalServerError, io.NopCloser(endlessBody{})
+	}
+	return resp, nil
+}
+
+func TestIssuerThatRedirectsFillsNoMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		issuer := &elsewhere{}
+		r := newRation(issuer)
+		client := &http.Client{Transport: r}
+		get := func(path string) (string, error) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://id.example.com"+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				return "", err
+			}
+			defer func() { _ = resp.Body.Close() }()
+			body, err := io.ReadAll(resp.Body)
+			return string(body), err
+		}
+		for range 20 {
+			for range 7 {
+				if body, err := get("/keys"); err != nil || body != "{}" {
+					t.Fatalf("%q, %v", body, err)
+				}
+			}
+			time.Sleep(rationEvery)
+		}
+		if len(r.kept) != 1 || issuer.redirects != 5+19 {
+			t.Errorf("%d answers are kept of %d fetches; want one of 24", len(r.kept), issuer.redirects)
+		}
+		if _, err := get("/endless"); !errors.Is(err, errTooLong) || issuer.endless != 1 {
+			t.Errorf("%v", err)
 		}
 	})
 }

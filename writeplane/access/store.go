@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +44,15 @@ func (c Config) Validate() error {
 	for i, issuer := range c.Issuers {
 		if err := issuer.validate(); err != nil {
 			return fmt.Errorf("access: Issuers[%d]: %w", i, err)
+		}
+		twice := func(other IssuerConfig) bool {
+			return other.Issuer == issuer.Issuer && other.Audience == issuer.Audience
+		}
+		switch {
+		case issuer.Issuer == c.Issuer:
+			return fmt.Errorf("access: Issuers[%d]: field Issuer: %q is this installation's own", i, issuer.Issuer)
+		case slices.ContainsFunc(c.Issuers[:i], twice):
+			return fmt.Errorf("access: Issuers[%d]: another has the same Issuer and Audience", i)
 		}
 	}
 	return nil
