@@ -7,7 +7,7 @@
 //
 //	window, err := signer.Open(r.URL.Query(), "flags", filters, &after)
 //	rows, err := list(ctx, after, window.Fetch())
-//	rows, next := page.Cut(window, rows, func(f *Flag) any { return position{f.Key, f.ID} })
+//	rows, next := page.Cut(window, rows, func(f *Flag) any { return page.Keyed{f.Key, &f.ID} })
 //	page.List("flags", rows, next)
 package page
 
@@ -138,6 +138,14 @@ func Cut[R any](w Window, rows []R, place func(R) any) (shown []R, next *string)
 	}
 	shown = rows[:w.Limit]
 	return shown, w.Cursor(place(shown[w.Limit-1]))
+}
+
+// Keyed is a position in a list that is ordered by key and then by id. In SQL it is behind
+// (key, id) > ($1, $2): the zero value is before every row, since no key is empty and its
+// id, NULL, is never compared.
+type Keyed struct {
+	Key string
+	ID  *string
 }
 
 // Views are the rows as they are shown.

@@ -40,7 +40,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	var after position
+	var after page.Keyed
 	window, err := m.access.Cursors().Open(query, "flags", url.Values{"environment": {env}, "project": {project.ID}}, &after)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	found, next := page.Cut(window, found, func(f *Flag) any { return position{f.Key, f.ID} })
+	found, next := page.Cut(window, found, func(f *Flag) any { return page.Keyed{Key: f.Key, ID: &f.ID} })
 	return reply.JSON(w, http.StatusOK, page.List("flags", page.Views(found, (*Flag).full), next))
 }
 

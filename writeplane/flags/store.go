@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
@@ -49,20 +50,10 @@ func one(ctx context.Context, q postgres.Querier, condition string, args ...any)
 	return f, err
 }
 
-func list(ctx context.Context, q postgres.Querier, project, environment string, after position, limit int) ([]*Flag, error) {
+func list(ctx context.Context, q postgres.Querier, project, environment string, after page.Keyed, limit int) ([]*Flag, error) {
 	return postgres.All(ctx, q, "list flags", scanFlag, selectFlag+`
 		f.project_id = $1 AND ($2 = '' OR f.environment = $2) AND (f.key, f.id) > ($3, $4)
-		ORDER BY f.key, f.id LIMIT $5`, project, environment, after.Key, after.id(), limit)
-}
-
-// position is where a list goes on.
-type position struct{ Key, ID string }
-
-func (p position) id() string {
-	if p.ID == "" {
-		return "00000000-0000-0000-0000-000000000000"
-	}
-	return p.ID
+		ORDER BY f.key, f.id LIMIT $5`, project, environment, after.Key, after.ID, limit)
 }
 
 // ErrExists is the 409 of a key that the environment has already.

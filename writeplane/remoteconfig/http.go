@@ -42,7 +42,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	var after position
+	var after page.Keyed
 	window, err := m.access.Cursors().Open(query, "config/items", url.Values{"environment": {env}, "project": {project.ID}}, &after)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	found, next := page.Cut(window, found, func(i *Item) any { return position{i.Key, i.ID} })
+	found, next := page.Cut(window, found, func(i *Item) any { return page.Keyed{Key: i.Key, ID: &i.ID} })
 	return reply.JSON(w, http.StatusOK, page.List("items", page.Views(found, (*Item).view), next))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
+	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
@@ -56,20 +57,10 @@ func one(ctx context.Context, q postgres.Querier, itemID, more string, args ...a
 	return i, err
 }
 
-// position is where a list goes on.
-type position struct{ Key, ID string }
-
-func (p position) id() string {
-	if p.ID == "" {
-		return "00000000-0000-0000-0000-000000000000"
-	}
-	return p.ID
-}
-
-func list(ctx context.Context, q postgres.Querier, project, environment string, after position, limit int) ([]*Item, error) {
+func list(ctx context.Context, q postgres.Querier, project, environment string, after page.Keyed, limit int) ([]*Item, error) {
 	return postgres.All(ctx, q, "list config items", scanItem, selectItem+`
 		i.project_id = $1 AND ($2 = '' OR i.environment = $2) AND (i.key, i.id) > ($3, $4)
-		ORDER BY i.key, i.id LIMIT $5`, project, environment, after.Key, after.id(), limit)
+		ORDER BY i.key, i.id LIMIT $5`, project, environment, after.Key, after.ID, limit)
 }
 
 // maxVersions is how many versions the list shows (specification, Limits).
