@@ -152,20 +152,15 @@ type verdict struct {
 
 // judge compares the stream's end with the database.
 func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
-	info, err := l.stream.Info(ctx)
-	if err != nil {
-		return verdict{}, fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
-	}
-	last := info.State.LastSeq
-	document, found, err := l.read(ctx, last)
+	state, document, found, err := l.end(ctx)
 	if err != nil {
 		return verdict{}, err
 	}
-	v := verdict{position: head.Published, seq: last}
+	v := verdict{position: head.Published, seq: state.LastSeq}
 	if found {
 		v.seen = document.Position
 	}
-	if v.broken = breach(head, last, info.State.Msgs, document, found); v.broken != "" || !found {
+	if v.broken = breach(head, state.LastSeq, state.Msgs, document, found); v.broken != "" || !found {
 		return v, nil
 	}
 	token, known, err := l.publisher.ledger.Committed(ctx, l.lane, document.TxLast)
@@ -177,7 +172,7 @@ func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
 		return v, nil
 	}
 	v.position = document.Position
-	if v.broken, err = l.missing(ctx, v.position, info.State.Msgs); err != nil {
+	if v.broken, err = l.missing(ctx, v.position, state.Msgs); err != nil {
 		return verdict{}, err
 	}
 	return v, nil
@@ -216,6 +211,23 @@ func breach(head Head, lastSeq, messages uint64, last replication.Document, foun
 		return "the stream's last message is older than what was published"
 	}
 	return ""
+}
+
+// end reads the stream's state and its last document; found is false when there is none. Every replica of the stream
+// answers for its messages, also one that is a moment behind, as some are when a leader has just gone and the publisher
+// takes over anew. So that the last message is not there is believed only when it is so for a second.
+func (l *laneWriter) end(ctx context.Context) (state jetstream.StreamState, d replication.Document, found bool, err error) {
+	for tries := 1; ; tries++ {
+		info, err := l.stream.Info(ctx)
+		if err != nil {
+			return state, d, false, fmt.Errorf("look at stream %s: %w", l.lane.Stream(), err)
+		}
+		d, found, err = l.read(ctx, info.State.LastSeq)
+		if err != nil || found || info.State.Msgs == 0 || tries == 10 {
+			return info.State, d, found, err
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
 }
 
 // read fetches one message of the stream; found is false when there is none or it is not a document of the lane.
