@@ -111,26 +111,32 @@ func refused(err error, lenient bool) (reason string, yes bool) {
 	}
 	switch class := pgErr.Code[:2]; {
 	case class == "22" || class == "23" || pgErr.Code == "54000" || pgErr.Code == "54001" || pgErr.Code == "54011":
-	case lenient && (class == "XX" || pgErr.Code == "53200"):
+	case lenient && ownFault(pgErr):
 	default:
 		return "", false
 	}
 	return "refused_" + strings.ToLower(pgErr.Code), true
 }
 
-// strike counts the faults of a lane, and tells whether it is time to look for a row
-// that causes them.
+// ownFault reports whether Postgres calls an error its own: internal, or out of memory.
+// A row can be the cause all the same.
+func ownFault(e *pgconn.PgError) bool { return strings.HasPrefix(e.Code, "XX") || e.Code == "53200" }
+
+// lenient tells whether a lane has met so many faults of Postgres' own in a row that it is
+// time to look for a row that causes them.
 func (s *Store) lenient(key laneKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.strikes[key] >= patience
 }
 
+// strike notes how a try of a lane ended: it counts Postgres' own faults, and any other end
+// forgets them.
 func (s *Store) strike(key laneKey, err error) {
 	var pgErr *pgconn.PgError
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if errors.As(err, &pgErr) && pgErr.Severity == "ERROR" && (strings.HasPrefix(pgErr.Code, "XX") || pgErr.Code == "53200") {
+	if errors.As(err, &pgErr) && pgErr.Severity == "ERROR" && ownFault(pgErr) {
 		s.strikes[key]++
 		return
 	}
