@@ -116,7 +116,7 @@ func (k *checker) overrides(in any) []Override {
 			continue
 		}
 		o := Override{}
-		if text := k.predicate(members["predicate"], at+".predicate", true); text != nil {
+		if text := k.predicate(members["predicate"], at+".predicate"); text != nil {
 			o.Predicate = *text
 		}
 		o.Value, o.Variant = k.choice(members, at)
@@ -158,11 +158,9 @@ func (k *checker) choice(members map[string]any, path string) (value, variant *s
 }
 
 // predicate checks a predicate that the server can evaluate. It is kept as it was written.
-func (k *checker) predicate(in any, path string, required bool) *string {
+func (k *checker) predicate(in any, path string) *string {
 	text, ok := in.(string)
 	switch {
-	case in == nil && !required:
-		return nil
 	case in == nil:
 		k.fault(InvalidBody, path, "is required")
 		return nil

@@ -14,8 +14,12 @@ func (k *checker) rollout(in any) *Rollout {
 	if !ok {
 		return nil
 	}
+	var audience *string
+	if members["predicate"] != nil {
+		audience = k.predicate(members["predicate"], path+".predicate")
+	}
 	return &Rollout{
-		Predicate: k.predicate(members["predicate"], path+".predicate", false),
+		Predicate: audience,
 		BucketBy:  k.bucketBy(members["bucket_by"], path+".bucket_by"),
 		Salt:      k.salt(members["salt"], path+".salt"),
 		Buckets:   k.buckets(members["buckets"], path+".buckets"),

@@ -70,8 +70,8 @@ const (
 // the document. Whether the slug is free is the store's to know.
 func (a *Authored) Check() []Problem {
 	c := &checker{problems: []Problem{}}
-	c.words("name", *a.Name, MaxName, true)
-	c.words("description", a.Description, MaxWords, false)
+	c.someWords("name", *a.Name, MaxName)
+	c.words("description", a.Description, MaxWords)
 	if !slices.Contains([]string{KindNPS, KindRating, KindLikert, KindCSAT, KindCustom, KindServiceDesk}, *a.Kind) {
 		c.add("kind", ProblemUnknownKind)
 	}
@@ -102,15 +102,22 @@ func (c *checker) within(path string, n, low, high int) {
 	}
 }
 
-func (c *checker) words(path, text string, limit int, needed bool) {
+func (c *checker) words(path, text string, limit int) {
 	switch {
-	case needed && strings.TrimSpace(text) == "":
-		c.add(path, ProblemEmpty)
 	case longerThan(text, limit):
 		c.add(path, ProblemTooLong)
 	case strings.IndexByte(text, 0) >= 0:
 		c.add(path, ProblemNUL)
 	}
+}
+
+// someWords checks a text that must not be blank.
+func (c *checker) someWords(path, text string, limit int) {
+	if strings.TrimSpace(text) == "" {
+		c.add(path, ProblemEmpty)
+		return
+	}
+	c.words(path, text, limit)
 }
 
 // few reports whether a list is short enough to be looked at.
@@ -138,7 +145,7 @@ func (c *checker) questions(questions []AuthoredQuestion) {
 			}
 			ids[*q.ID] = true
 		}
-		c.words(path+".prompt", *q.Prompt, MaxWords, true)
+		c.someWords(path+".prompt", *q.Prompt, MaxWords)
 		at := orderIndex(q, i)
 		c.within(path+".order_index", at, 0, maxOrder)
 		if places[at] {
@@ -186,7 +193,7 @@ func (c *checker) options(path string, options []string) {
 		case seen[option]:
 			c.add(at, ProblemDuplicate)
 		default:
-			c.words(at, option, MaxWords, false)
+			c.words(at, option, MaxWords)
 		}
 		seen[option] = true
 	}
@@ -286,8 +293,8 @@ func (c *checker) translations(translations map[string]map[string]string) {
 			c.add(path, ProblemLanguage)
 		}
 		for _, key := range slices.Sorted(maps.Keys(translations[language])) {
-			c.words(path, key, MaxName, true)
-			c.words(path+"."+shortened(key), translations[language][key], MaxWords, false)
+			c.someWords(path, key, MaxName)
+			c.words(path+"."+shortened(key), translations[language][key], MaxWords)
 		}
 	}
 }
