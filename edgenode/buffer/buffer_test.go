@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -403,6 +404,26 @@ func TestNewerFormatOfPebbleIsRefusedAndLeftAlone(t *testing.T) {
 	}
 	if names, err := fs.List("data"); err != nil || len(names) != 1 {
 		t.Errorf("folder holds %v, %v", names, err)
+	}
+}
+
+func TestUsageOfOldMonthsIsNotToldForEver(t *testing.T) {
+	t.Parallel()
+	var month atomic.Int64
+	b := open(t, vfs.NewMem(), func(c *Config) {
+		c.Now = func() time.Time { return time.Date(2026, time.Month(month.Load()), 15, 12, 0, 0, 0, time.UTC) }
+	})
+	for range 7 {
+		month.Add(1) // without a restart
+		must(t, b.Add(projectA, tally.Handshakes, b.cfg.Now(), 1))
+	}
+	for _, c := range b.Counts() {
+		if c.Month.Before(time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)) {
+			t.Errorf("in July, the count of %s is still told", c.Month.Format("2006-01"))
+		}
+	}
+	if n := len(b.Counts()); n != 4 {
+		t.Errorf("%d months are told, want April to July", n)
 	}
 }
 

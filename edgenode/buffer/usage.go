@@ -82,13 +82,17 @@ func (b *Buffer) Used(project [16]byte, metric tally.Metric, now time.Time) uint
 	return b.usage.get(usageKey{month: monthOf(now), project: project, metric: metric})
 }
 
-// Counts implements tally.Counters. What it shows is on the disk.
+// Counts implements tally.Counters: the last months, of which there may still be something to tell. What it shows is on
+// the disk. Older ones are forgotten at the next start, not by this clock, which may be wrong just now.
 func (b *Buffer) Counts() []tally.Count {
+	oldest := monthOf(b.cfg.Now()) - usageMonths
 	b.usage.mu.Lock()
 	defer b.usage.mu.Unlock()
 	list := make([]tally.Count, 0, len(b.usage.counts))
 	for k, n := range b.usage.counts {
-		list = append(list, k.count(n))
+		if k.month >= oldest {
+			list = append(list, k.count(n))
+		}
 	}
 	return list
 }
