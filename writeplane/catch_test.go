@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"skerry/pkg/crash"
 	"skerry/pkg/id"
 	"skerry/pkg/openapi/openapitest"
 	"skerry/writeplane/access"
@@ -722,6 +724,40 @@ func (c *catch) waiting(t testing.TB, n int) {
 			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&found)
 		if err != nil {
 			t.Fatalf("%d statements wait, want %d: %v", found, n, err)
+		}
+	}
+}
+
+// A row of an index has at most 2704 bytes, and what does not shrink may be as long as it
+// is allowed to be.
+func TestTheLongestNamesCanBeStored(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	noise := func(bytes int) string { // characters of two bytes that no compression shortens
+		r := rand.New(rand.NewPCG(1, uint64(bytes)))
+		text := make([]rune, bytes/2)
+		for i := range text {
+			text[i] = 0x100 + r.Int32N(0x600)
+		}
+		return string(text)
+	}
+	release, key := noise(crash.MaxReleaseBytes), noise(1_024)
+	record, err := json.Marshal(map[string]any{"release": release, "platform": "ndk", "exception": map[string]string{"type": "E"}, "frames": []any{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.crash(t, string(record))
+	upload := func(release, key string) (int, map[string]any) {
+		return c.upload(t, "editor", "file", noise(510)+":# pg_map_id: "+noise(2_000)+"\na.B -> c:\n", "kind", "android_mapping", "release", release, "match_key", key)
+	}
+	for _, key := range []string{key, ""} {
+		if status, body := upload(release, key); status != 201 {
+			t.Errorf("%d %v", status, body)
+		}
+	}
+	for what, names := range map[string][2]string{"release": {noise(crash.MaxReleaseBytes + 2), "k"}, "match_key": {"1.0", noise(1_026)}} {
+		if status, body := upload(names[0], names[1]); status != 400 || !strings.Contains(fmt.Sprint(body["message"]), what) {
+			t.Errorf("%s: %d %v", what, status, body)
 		}
 	}
 }

@@ -23,6 +23,8 @@ const (
 	MaxBodyBytes = 16 << 20 // of the body, decoded, and of what Marshal makes of it
 	MaxFrames    = 20_000   // a runaway recursion still fits
 	maxText      = 1_024    // characters of release and distinct_id
+	// MaxReleaseBytes bounds a release, which stands in indexes of the store.
+	MaxReleaseBytes = 1_400
 )
 
 // The platforms of a report.
@@ -99,6 +101,9 @@ func Decode(body []byte, now time.Time) (Event, error) {
 	e.Stacktrace = r.optional("stacktrace")
 	e.Timestamp = r.time("timestamp", now)
 	r.text("release", e.Release)
+	if len(e.Release) > MaxReleaseBytes {
+		r.fail("release", fmt.Sprintf("is longer than %d bytes", MaxReleaseBytes))
+	}
 	r.text("distinct_id", e.DistinctID)
 	if r.fault == nil && !known(e.Platform) {
 		r.fault = invalid("platform must be one of %s", strings.Join(Platforms(), ", "))

@@ -11,7 +11,9 @@ package symbols
 import (
 	"fmt"
 	"time"
+	"unicode/utf8"
 
+	"skerry/pkg/crash"
 	"skerry/pkg/instant"
 	"skerry/pkg/problem"
 	"skerry/writeplane/access"
@@ -75,13 +77,32 @@ func invalidBody(format string, args ...any) error {
 	return problem.Newf(problem.Invalid, "invalid_body", format, args...)
 }
 
-// The limits of the form's texts, in characters.
-const (
-	maxRelease = 1_024 // as in a crash report
-	maxKey     = 512
-	maxCommit  = 128
-	maxName    = 255
+// length bounds a text.
+type length struct{ characters, bytes int }
+
+// The limits of an artifact's texts. Release and match key stand in one row of an index,
+// which has room for 2704 bytes.
+var (
+	maxRelease = length{1_024, crash.MaxReleaseBytes} // as in a crash report
+	maxKey     = length{512, 1_024}
+	maxCommit  = length{128, 512}
+	maxName    = length{255, 1_020}
 )
+
+func (l length) holds(text string) bool {
+	return len(text) <= l.bytes && utf8.RuneCountInString(text) <= l.characters
+}
+
+// cut is the beginning of a text that l holds.
+func (l length) cut(text string) string {
+	count := 0
+	for i, r := range text {
+		if count++; count > l.characters || i+utf8.RuneLen(r) > l.bytes {
+			return text[:i]
+		}
+	}
+	return text
+}
 
 // Module serves the endpoints.
 type Module struct {

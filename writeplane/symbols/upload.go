@@ -187,10 +187,10 @@ func (u *upload) check(whole bool) error {
 	if environment := u.fields["environment"]; environment != "" && environment != "live" && environment != "test" {
 		return ErrInvalidEnvironment
 	}
-	for name, limit := range map[string]int{"release": maxRelease, "match_key": maxKey, "commit_sha": maxCommit} {
+	for name, limit := range map[string]length{"release": maxRelease, "match_key": maxKey, "commit_sha": maxCommit} {
 		value := u.fields[name]
-		if !utf8.ValidString(value) || strings.ContainsRune(value, 0) || utf8.RuneCountInString(value) > limit {
-			return invalidBody("%s must be UTF-8 text of at most %d characters", name, limit)
+		if !utf8.ValidString(value) || strings.ContainsRune(value, 0) || !limit.holds(value) {
+			return invalidBody("%s must be UTF-8 text of at most %d characters and %d bytes", name, limit.characters, limit.bytes)
 		}
 	}
 	return nil
@@ -280,10 +280,7 @@ func cleanName(name string) string {
 	if i := strings.LastIndexAny(name, `/\`); i >= 0 {
 		name = name[i+1:]
 	}
-	if runes := []rune(name); len(runes) > maxName {
-		name = string(runes[:maxName])
-	}
-	return name
+	return maxName.cut(name)
 }
 
 // artifact reads the ids of the stored file and makes the row.
@@ -328,11 +325,7 @@ const maxIDs = 10_000
 func printable(texts []string) []string {
 	out := make([]string, 0, len(texts))
 	for _, t := range texts[:min(len(texts), maxIDs)] {
-		t = strings.ReplaceAll(strings.ToValidUTF8(t, "\uFFFD"), "\x00", "")
-		if runes := []rune(t); len(runes) > maxKey {
-			t = string(runes[:maxKey])
-		}
-		out = append(out, t)
+		out = append(out, maxKey.cut(strings.ReplaceAll(strings.ToValidUTF8(t, "\uFFFD"), "\x00", "")))
 	}
 	return out
 }
