@@ -189,6 +189,27 @@ func TestEventsArePagedByACursorBoundToItsFilters(t *testing.T) {
 	}
 }
 
+// Tokens that carry a project need not name it, so nothing in the query tells whose list it is.
+func TestCursorsOfOneOrganizationAreNoneOfAnothers(t *testing.T) {
+	t.Parallel()
+	r := newReceived(t)
+	others, err := r.access.Bootstrap(t.Context(), r.commits, access.NewFounding("Other", "Demo", access.Pro))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := up.Operation{Unstorable: up.ReasonNUL, DistinctID: []byte("u"), Raw: []byte(`{"event_name":"e","distinct_id":"u","properties":{"a":"\u0000"}}`)}
+	r.send(t, up.LaneEvent, start, tracked("e1", "u", start), tracked("e2", "u", start), lost, lost)
+	for _, list := range []string{"/api/v1/events?limit=1", "/api/v1/ingest/dead-letters?limit=1"} {
+		cursor, _ := r.must(t, 200, "viewer", "GET", list, "")["next_cursor"].(string)
+		if got, _ := r.as(t, "viewer", "GET", list+"&cursor="+cursor, ""); cursor == "" || got.status != 200 {
+			t.Errorf("%s: %q, its own: %d %s", list, cursor, got.status, got.body)
+		}
+		if got, _ := r.with(t, others["viewer"], "GET", list+"&cursor="+cursor, ""); got.status != 400 || !strings.Contains(got.body, `"invalid_cursor"`) {
+			t.Errorf("%s of another organization: %d %s", list, got.status, got.body)
+		}
+	}
+}
+
 func TestFaultsOfEventQueries(t *testing.T) {
 	t.Parallel()
 	r := newReceived(t)

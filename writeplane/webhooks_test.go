@@ -122,6 +122,15 @@ func TestWebhooksOfOthersAreAbsent(t *testing.T) {
 	if d.Event != "webhook.test" || d.Status != "pending" {
 		t.Fatalf("test delivery %+v", d)
 	}
+	call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"https://93.184.216.34/","events":["*"]}`, admin...)
+	const list = "/api/v1/webhooks/subscriptions?limit=1"
+	cursor, _ := decoded[map[string]any](t, call(t, server, "GET", list, "", admin...))["next_cursor"].(string)
+	if e := call(t, server, "GET", list+"&cursor="+cursor, "", admin...); cursor == "" || e.status != 200 {
+		t.Errorf("cursor %q, its own: %d %s", cursor, e.status, e.body)
+	}
+	if e := call(t, server, "GET", list+"&cursor="+cursor, "", stranger...); e.status != 400 {
+		t.Errorf("another organization's cursor: %d %s", e.status, e.body)
+	}
 	for _, request := range [][3]string{
 		{"GET", "/api/v1/webhooks/subscriptions/" + s.ID, ""}, {"PATCH", "/api/v1/webhooks/subscriptions/" + s.ID, `{"enabled":false}`},
 		{"DELETE", "/api/v1/webhooks/subscriptions/" + s.ID, ""}, {"POST", "/api/v1/webhooks/subscriptions/" + s.ID + "/test", ""},

@@ -77,7 +77,7 @@ func (m *Module) DeadLetters(w http.ResponseWriter, r *http.Request, c *access.C
 		return err
 	}
 	after := letterPlace{ReceivedAt: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), ID: uuid.Max}
-	window, err := m.cursors.Open(query, r.URL.Path, query, &after)
+	window, err := m.cursors.Open(query, r.URL.Path+" of "+scope.Project.String(), query, &after)
 	if err != nil {
 		return err
 	}

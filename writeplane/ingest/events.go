@@ -90,7 +90,7 @@ func (m *Module) eventFilter(r *http.Request, c *access.Call) (_ *filter, window
 	if f.since, f.until, err = times(query); err != nil {
 		return nil, window, err
 	}
-	if window, err = m.cursors.Open(query, r.URL.Path, query, &f.after); err != nil {
+	if window, err = m.cursors.Open(query, r.URL.Path+" of "+scope.Project.String(), query, &f.after); err != nil {
 		return nil, window, err
 	}
 	for _, text := range []string{f.person, f.name} {

@@ -269,7 +269,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	return list(m, w, r, "subscriptions", func(after string, limit int) ([]Subscription, error) {
+	return list(m, w, r, c, "subscriptions", func(after string, limit int) ([]Subscription, error) {
 		found, err := postgres.All(r.Context(), m.store.Pool(), "list subscriptions", scanSubscription, `
 			SELECT `+subscriptionColumns+` FROM webhook_subscriptions s
 			WHERE s.organization_id = $1 AND s.deleted_at IS NULL AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))

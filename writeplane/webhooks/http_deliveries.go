@@ -22,10 +22,12 @@ import (
 )
 
 // list answers one page of a list that is ordered by descending id.
-func list[T any](m *Module, w http.ResponseWriter, r *http.Request, plural string, fetch func(after string, limit int) ([]T, error), idOf func(T) string) error {
+func list[T any](m *Module, w http.ResponseWriter, r *http.Request, c *access.Call, plural string, fetch func(after string, limit int) ([]T, error), idOf func(T) string) error {
 	query := r.URL.Query()
 	var after string
-	window, err := m.access.Cursors().Open(query, r.URL.Path, query, &after)
+	// What a caller sees is a filter too: a cursor is good for its own sight only.
+	name := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
+	window, err := m.access.Cursors().Open(query, name, query, &after)
 	if err != nil {
 		return err
 	}
@@ -49,7 +51,7 @@ func (m *Module) Deliveries(w http.ResponseWriter, r *http.Request, c *access.Ca
 	if status != "" && !slices.Contains(deliveryStatuses, status) {
 		return problem.Newf(problem.Invalid, "invalid_status", "status must be one of %v", deliveryStatuses)
 	}
-	return list(m, w, r, "deliveries", func(after string, limit int) ([]Delivery, error) {
+	return list(m, w, r, c, "deliveries", func(after string, limit int) ([]Delivery, error) {
 		return postgres.All(r.Context(), m.store.Pool(), "list deliveries", scanDelivery, `
 			SELECT `+deliveryColumns+` FROM webhook_deliveries d
 			WHERE d.subscription_id = $1 AND ($2 = '' OR d.status = $2) AND ($3::uuid IS NULL OR d.id < $3)
@@ -63,7 +65,7 @@ func (m *Module) DeadLetters(w http.ResponseWriter, r *http.Request, c *access.C
 	if err != nil {
 		return err
 	}
-	return list(m, w, r, "dead_letters", func(after string, limit int) ([]Delivery, error) {
+	return list(m, w, r, c, "dead_letters", func(after string, limit int) ([]Delivery, error) {
 		return postgres.All(r.Context(), m.store.Pool(), "list dead letters", scanDelivery, `
 			SELECT `+deliveryColumns+` FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.id = d.subscription_id
 			WHERE d.status = 'dead' AND s.organization_id = $1 AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
