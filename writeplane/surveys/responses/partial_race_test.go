@@ -13,13 +13,13 @@ import (
 	"skerry/writeplane/surveys/surveystest"
 )
 
-// behindLock runs what waits for the only partial response's row, so many waiters at
-// once, and then lets end decide what has become of it.
-func behindLock(t *testing.T, w *surveystest.World, end string, waiters ...func()) {
+// behindLock takes a lock, runs what waits for it, so many waiters at once, and then lets
+// end decide what they find behind it.
+func behindLock(t *testing.T, w *surveystest.World, lock, end string, waiters ...func()) {
 	t.Helper()
 	var group sync.WaitGroup
-	err := postgres.InTx(t.Context(), w.DB.App, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), "SELECT FROM survey_partials FOR UPDATE"); err != nil {
+	err := postgres.InTx(t.Context(), w.DB.Owner, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), lock); err != nil {
 			return err
 		}
 		for _, waiter := range waiters {
@@ -44,8 +44,9 @@ func behindLock(t *testing.T, w *surveystest.World, end string, waiters ...func(
 }
 
 const (
-	expire = "UPDATE survey_partials SET expires_at = now() - interval '1 minute'"
-	remove = "DELETE FROM survey_partials"
+	lockRow = "SELECT FROM survey_partials FOR UPDATE"
+	expire  = "UPDATE survey_partials SET expires_at = now() - interval '1 minute'"
+	remove  = "DELETE FROM survey_partials"
 )
 
 // A save that is answered is kept, whether the respondent's row goes away beside it by a
@@ -59,7 +60,7 @@ func TestPartialIsSavedWhileItsRowGoesAway(t *testing.T) {
 		if _, err := w.DB.App.Exec(t.Context(), before); err != nil {
 			t.Fatal(err)
 		}
-		behindLock(t, w, remove, func() {
+		behindLock(t, w, lockRow, remove, func() {
 			w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":{"text":"hi"}}`)
 		})
 		if got, want := saved(w, w.Live, "e"), `{"partial":{"answers":{"text":"hi"},"current_question_id":null}}`; got != want {
@@ -82,7 +83,7 @@ func TestSavesOverAnExpiredPartialFollowEachOther(t *testing.T) {
 			w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":`+answers+`}`)
 		}
 	}
-	behindLock(t, w, "SELECT", save(`{"nps":7}`), save(`{"text":"hi"}`))
+	behindLock(t, w, lockRow, "SELECT", save(`{"nps":7}`), save(`{"text":"hi"}`))
 	if got, want := saved(w, w.Live, "e"), `{"partial":{"answers":{"nps":7,"text":"hi"},"current_question_id":null}}`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -212,7 +212,16 @@ func (m *Module) Summary(w http.ResponseWriter, r *http.Request, c *access.Call)
 	if !known {
 		return problem.Newf(problem.Invalid, "invalid_group_by", "group_by must be release_version, distribution_id or day")
 	}
-	whole, err := m.summarize(r.Context(), stored, f, everything)
+	var whole, groups []groupSummary
+	// All counts are of one moment: there are no more answers than responses.
+	once := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(r.Context(), m.store.Pool(), once, func(tx pgx.Tx) (err error) {
+		if whole, err = summarize(r.Context(), tx, stored, f, everything); err != nil || groupBy == "" {
+			return err
+		}
+		groups, err = summarize(r.Context(), tx, stored, f, key)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -222,22 +231,20 @@ func (m *Module) Summary(w http.ResponseWriter, r *http.Request, c *access.Call)
 	}
 	body := map[string]any{"survey_id": stored.Bundle.Survey.ID, "responses": all.Responses, "questions": all.Questions}
 	if groupBy != "" {
-		if body["groups"], err = m.summarize(r.Context(), stored, f, key); err != nil {
-			return err
-		}
+		body["groups"] = groups
 	}
 	return reply.JSON(w, http.StatusOK, body)
 }
 
 // summarize counts responses and equal answers in the database and adds them up here.
 // Free text is counted without being read.
-func (m *Module) summarize(ctx context.Context, stored *surveys.Stored, f filter, key string) ([]groupSummary, error) {
+func summarize(ctx context.Context, q postgres.Querier, stored *surveys.Stored, f filter, key string) ([]groupSummary, error) {
 	surveyID := stored.Bundle.Survey.ID
 	scan := func(row pgx.CollectableRow) (g groupSummary, err error) {
 		err = row.Scan(&g.Key, &g.Responses)
 		return g, err
 	}
-	list, err := postgres.All(ctx, m.store.Pool(), "count responses", scan, `
+	list, err := postgres.All(ctx, q, "count responses", scan, `
 		SELECT `+key+` AS key, count(*) FROM survey_responses r WHERE `+where+
 		fmt.Sprintf(`GROUP BY 1 ORDER BY 1 NULLS LAST LIMIT %d`, maxGroups+1), f.args(surveyID)...)
 	if err != nil {
@@ -246,7 +253,7 @@ func (m *Module) summarize(ctx context.Context, stored *surveys.Stored, f filter
 	if len(list) > maxGroups {
 		return nil, problem.Newf(problem.Invalid, "too_many_groups", "more than %d groups: narrow the filters", maxGroups)
 	}
-	tallies, err := m.tally(ctx, key, f.args(surveyID))
+	tallies, err := tally(ctx, q, key, f.args(surveyID))
 	if err != nil {
 		return nil, err
 	}
@@ -267,8 +274,8 @@ func keyText(key *string) string {
 // asked is a question in one kind: an edit may have changed it.
 type asked struct{ id, kind string }
 
-func (m *Module) tally(ctx context.Context, key string, args []any) (map[string]map[asked]*survey.Tally, error) {
-	rows, err := m.store.Pool().Query(ctx, `
+func tally(ctx context.Context, q postgres.Querier, key string, args []any) (map[string]map[asked]*survey.Tally, error) {
+	rows, err := q.Query(ctx, `
 		SELECT `+key+`, a.question_id, a.kind, CASE WHEN a.kind = 'text' THEN 'null' ELSE a.value::text END, count(*)
 		FROM survey_responses r JOIN survey_answers a ON a.survey_id = r.survey_id AND a.response_id = r.id
 		WHERE `+where+`GROUP BY 1, 2, 3, 4`, args...)

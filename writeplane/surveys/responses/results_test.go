@@ -138,3 +138,36 @@ func TestResponsesPageNewestFirst(t *testing.T) {
 	w.Must(http.StatusNotFound, w.Viewer, "GET", "/api/v1/pulse/surveys/none/responses", "")
 	w.Must(http.StatusUnauthorized, w.Live, "GET", at, "")
 }
+
+// Responses and their answers are counted one after the other; what is stored between the
+// two counts belongs to neither.
+func TestSummaryIsOfOneMoment(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	id := w.Published(everyKind)
+	w.Must(http.StatusCreated, w.Live, "POST", submit, oneAnswer)
+	behindLock(t, w, "LOCK TABLE survey_answers IN ACCESS EXCLUSIVE MODE", `
+		WITH another AS (
+			INSERT INTO survey_responses (survey_id, id, project_id, environment, submitted_at, received_at)
+			SELECT survey_id, 'psr_another', project_id, environment, submitted_at, received_at FROM survey_responses RETURNING id
+		)
+		INSERT INTO survey_answers (survey_id, response_id, question_id, order_index, kind, digest, value)
+		SELECT survey_id, another.id, question_id, order_index, kind, digest, value FROM survey_answers, another`,
+		func() {
+			var body struct {
+				Responses int
+				Questions []struct{ Answered int }
+			}
+			a := w.Must(http.StatusOK, w.Viewer, "GET", "/api/v1/pulse/surveys/"+id+"/summary", "")
+			if err := json.Unmarshal(a.Body, &body); err != nil {
+				t.Error(err)
+			}
+			answered := 0
+			for _, q := range body.Questions {
+				answered += q.Answered
+			}
+			if body.Responses != 1 || answered != 1 {
+				t.Errorf("%d answers of %d responses, want one of one: %s", answered, body.Responses, a.Body)
+			}
+		})
+}
