@@ -11,10 +11,10 @@ import (
 
 // announce prints where everything is and three commands to try. It is the
 // only output on standard output, and comes when all of it holds.
-func announce(cfg Config, c credentials, credentialsPath string, first, demo bool) error {
+func announce(cfg Config, kept *secrets, c credentials, credentialsPath string) error {
 	var b strings.Builder
 	b.WriteString("\nSkerry is up.")
-	if first {
+	if kept.fresh {
 		b.WriteString(" This was the first start on this folder: an organization, a project and keys were made.")
 	}
 	b.WriteString("\n\n")
@@ -31,7 +31,7 @@ func announce(cfg Config, c credentials, credentialsPath string, first, demo boo
 	b.WriteString("\nTry:\n\n")
 	fmt.Fprintf(&b, "  curl -i -H 'x-api-key: %s' %s/api/pulse/surveys\n", key, edge)
 	fmt.Fprintf(&b, "  curl -H 'x-api-key: %s' '%s/api/v1/handshake?distinct_id=user-1'\n", key, edge)
-	if demo {
+	if kept.DemoMade {
 		fmt.Fprintf(&b, "  %s flags halt new-checkout --reason 'just trying' --credentials %s\n", cfg.Program, shown(credentialsPath))
 	} else {
 		fmt.Fprintf(&b, "  %s status --credentials %s\n", cfg.Program, shown(credentialsPath))

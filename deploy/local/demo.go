@@ -73,7 +73,7 @@ func demoFlags(environment string) []object {
 		},
 		{
 			"environment": environment, "key": "checkout-button", "kind": "string",
-			"description":   "Colour of the checkout button; German plans see green.",
+			"description":   "Colour of the checkout button; Germans see green.",
 			"variants":      []object{{"key": "blue", "value": `"blue"`}, {"key": "green", "value": `"green"`}},
 			"default_value": `"blue"`, "default_variant": "blue", "enabled": true,
 			"rule": object{"overrides": []object{{"predicate": `props.country = "DE"`, "variant": "green"}}},

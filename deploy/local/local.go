@@ -166,7 +166,7 @@ func interrupted(ctx context.Context, err error) error {
 
 // runPlanes runs the planes on servers that are up.
 func runPlanes(ctx context.Context, cfg Config, under *servers, credentialsPath string) error {
-	kept, first, err := openSecrets(filepath.Join(cfg.Data, "demo.secrets"))
+	kept, err := openSecrets(filepath.Join(cfg.Data, "demo.secrets"))
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func runPlanes(ctx context.Context, cfg Config, under *servers, credentialsPath 
 	starting, giveUp := context.WithTimeout(ctx, startTime)
 	defer giveUp()
 	up := make(chan error, 1)
-	go func() { up <- p.bringUp(starting, cfg, kept, first, credentialsPath) }()
+	go func() { up <- p.bringUp(starting, cfg, kept, credentialsPath) }()
 
 	select {
 	case err = <-up:

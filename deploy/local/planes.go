@@ -101,7 +101,7 @@ func (p *planes) addTo(group *serve.Group) {
 
 // bringUp founds the organization, makes the demo, and announces when all
 // answers.
-func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, first bool, credentialsPath string) error {
+func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, credentialsPath string) error {
 	tokens, err := p.write.Access.Bootstrap(ctx, p.write.Store, kept.Founding)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, first b
 	if err := writeJSON(credentialsPath, c); err != nil {
 		return err
 	}
-	return announce(cfg, c, credentialsPath, first, kept.DemoMade)
+	return announce(cfg, kept, c, credentialsPath)
 }
 
 // awaitAnswers returns when every process is ready and every edge answers a

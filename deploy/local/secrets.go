@@ -14,7 +14,8 @@ import (
 // secrets is demo.secrets. It is on disk before anything it names exists, so a
 // start that was killed at any point is taken up where it stood.
 type secrets struct {
-	path string
+	path  string
+	fresh bool // made up by this start: the first one on the folder
 	// Founding is what the first start makes: organization, project, keys,
 	// members.
 	Founding access.Founding `json:"founding"`
@@ -24,20 +25,20 @@ type secrets struct {
 }
 
 // openSecrets reads the file, or makes up its content and writes it.
-func openSecrets(path string) (s *secrets, first bool, err error) {
-	s = &secrets{path: path}
+func openSecrets(path string) (*secrets, error) {
+	s := &secrets{path: path}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.Founding = access.NewFounding("Example", "Demo", access.Pro)
-		return s, true, s.save()
+		s.Founding, s.fresh = access.NewFounding("Example", "Demo", access.Pro), true
+		return s, s.save()
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if err := json.Unmarshal(raw, s); err != nil {
-		return nil, false, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	return s, false, nil
+	return s, nil
 }
 
 func (s *secrets) save() error { return writeJSON(s.path, s) }
