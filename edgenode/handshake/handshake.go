@@ -43,6 +43,7 @@ type Work struct {
 	Body    []byte // of the request
 	Out     []byte // of the answer
 	Tag     []byte
+	Stream  []byte // the address of the change stream, as an answer names it
 	module  []byte // the tag of a part of the answer
 }
 

@@ -6,10 +6,12 @@ package ofrep
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"sync"
 	"unicode/utf8"
 
+	"github.com/twmb/murmur3"
 	"github.com/valyala/fasthttp"
 
 	"skerry/edgenode/front"
@@ -103,7 +105,8 @@ func (m *Module) Bulk(ctx *fasthttp.RequestCtx) {
 
 // bulk answers from an environment. It reports false when members of its cohorts could not be told.
 func (m *Module) bulk(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Environment) bool {
-	w.Tag = handshake.AppendTag(w.Tag[:0], handshake.OpenFeature, env, w.Context.Digest())
+	w.Stream = m.appendStream(w.Stream[:0], ctx)
+	w.Tag = handshake.AppendTag(w.Tag[:0], handshake.OpenFeature, env, digest(w))
 	if handshake.Revalidate(ctx, w.Tag) {
 		return true
 	}
@@ -120,16 +123,25 @@ func (m *Module) bulk(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Env
 	if w.Context.Unsure() {
 		return false
 	}
-	b = append(b, `],"eventStreams":[{"type":"sse","url":`...)
-	w.Out = append(m.appendStream(b, ctx, w), `}]}`...)
+	b = decide.AppendString(append(b, `],"eventStreams":[{"type":"sse","url":`...), w.Stream)
+	w.Out = append(b, `}]}`...)
 	ctx.SetBody(w.Out)
 	return true
 }
 
+// digest is over all of a request that its answer depends on: the context, and the address of the change stream, which
+// has the key.
+func digest(w *handshake.Work) (d [16]byte) {
+	c := w.Context.Digest()
+	h1, h2 := murmur3.SeedSum128(binary.BigEndian.Uint64(c[:8]), binary.BigEndian.Uint64(c[8:]), w.Stream)
+	binary.BigEndian.PutUint64(d[:8], h1)
+	binary.BigEndian.PutUint64(d[8:], h2)
+	return d
+}
+
 // appendStream appends the address of the change stream, with the key that the request itself came with: pages cannot
 // send headers with an event source.
-func (m *Module) appendStream(b []byte, ctx *fasthttp.RequestCtx, w *handshake.Work) []byte {
-	u := w.Body[:0] // the context has been read and decided; its bytes are free
+func (m *Module) appendStream(u []byte, ctx *fasthttp.RequestCtx) []byte {
 	if m.config.PublicURL != "" {
 		u = append(u, m.config.PublicURL...)
 	} else {
@@ -142,9 +154,7 @@ func (m *Module) appendStream(b []byte, ctx *fasthttp.RequestCtx, w *handshake.W
 			u = append(u, host...)
 		}
 	}
-	u = append(append(u, "/api/v1/stream?key="...), gate.OpenFeature.Secret(ctx)...)
-	w.Body = u
-	return decide.AppendString(b, u)
+	return append(append(u, "/api/v1/stream?key="...), gate.OpenFeature.Secret(ctx)...)
 }
 
 // read fills the context from the body; a fault is how it is worded.

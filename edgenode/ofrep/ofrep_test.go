@@ -17,6 +17,7 @@ import (
 	"skerry/edgenode/ofrep"
 	"skerry/edgenode/stream"
 	"skerry/edgenode/view"
+	"skerry/pkg/apikey"
 	"skerry/pkg/decide"
 	"skerry/pkg/state"
 	"skerry/replication"
@@ -187,6 +188,15 @@ func TestBulkHasATagOverTheWholeContext(t *testing.T) {
 	}
 	if got := e.post("", `{"context":{"targetingKey":"eve","country":"FR"}}`, "If-None-Match", tag); got.status != 200 {
 		t.Errorf("another country: %d", got.status)
+	}
+	// The address of the stream is a part of the answer: another key or another host makes another answer.
+	const second = "sk_live_SSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSS"
+	e.Put(replication.KeySubject(apikey.Of(second).String()), state.Key{ID: "second", ProjectID: edgetest.Project, Environment: "live"})
+	if got := e.post("", eve, "If-None-Match", tag, "x-api-key", second); got.status != 200 || !strings.Contains(got.body, "key="+second) {
+		t.Errorf("another key: %d %s", got.status, got.body)
+	}
+	if got := e.post("", eve, "If-None-Match", tag, "X-Forwarded-Proto", "https"); got.status != 200 || !strings.Contains(got.body, `"url":"https://`) {
+		t.Errorf("another scheme: %d %s", got.status, got.body)
 	}
 	e.Item(state.ConfigItem{Key: "retries", Type: decide.Int, DefaultValue: "11", Version: 2})
 	if got := e.post("", eve, "If-None-Match", tag); got.status != 200 || !strings.Contains(got.body, `"value":11`) {
