@@ -347,6 +347,39 @@ func TestMembersAndTheirRoles(t *testing.T) {
 	}
 }
 
+func TestMemberOfADeletedProjectIsStillDemoted(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	gone := member(m.must(t, 201, "admin", "POST", "/api/v1/projects", `{"name":"Gone"}`), "project", "id").(string)
+	made := m.must(t, 201, "admin", "POST", "/api/v1/members", `{"email":"new@example.com","role":"project_admin","project_ids":["`+gone+`","`+m.founding.ProjectID+`"]}`)
+	path := "/api/v1/members/" + member(made, "member", "id").(string)
+	m.must(t, 200, "admin", "DELETE", "/api/v1/projects/"+gone, "")
+	if changed := m.must(t, 200, "admin", "PATCH", path, `{"role":"viewer"}`); member(changed, "member", "role") != "viewer" {
+		t.Errorf("%v", changed)
+	}
+	// It is given to nobody anew.
+	m.must(t, 200, "admin", "PATCH", path, `{"project_ids":["`+m.founding.ProjectID+`"]}`)
+	if got, _ := m.as(t, "admin", "PATCH", path, `{"project_ids":["`+gone+`"]}`); got.status != 400 {
+		t.Errorf("a deleted project: %d %s", got.status, got.body)
+	}
+}
+
+func TestListsOfProjectsAreBounded(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	ids := make([]string, 1001)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("01890000-0000-7000-8000-%012d", i)
+	}
+	list, _ := json.Marshal(ids)
+	for method, path := range map[string]string{"POST": "/api/v1/members", "PATCH": "/api/v1/members/" + m.founding.Members["viewer"].ID} {
+		body := map[string]string{"POST": `{"email":"a@b.c","role":"viewer","project_ids":` + string(list) + `}`, "PATCH": `{"project_ids":` + string(list) + `}`}[method]
+		if got, _ := m.as(t, "admin", method, path, body); got.status != 400 || !strings.Contains(got.body, "project_ids has more than 1000 entries") {
+			t.Errorf("%s: %d %s", method, got.status, got.body)
+		}
+	}
+}
+
 // Every change of an owner concerns all owners, whose rows it holds. None of those that meet may end in a deadlock, and
 // one owner is left whatever they meant to do.
 func TestOwnersWhoChangeEachOtherAtOnce(t *testing.T) {

@@ -36,6 +36,9 @@ func (m *Module) InviteMember(w http.ResponseWriter, r *http.Request, c *Call) e
 	if err := checkEmail(body.Email); err != nil {
 		return err
 	}
+	if err := checkProjectIDs(body.ProjectIDs); err != nil {
+		return err
+	}
 	role, err := checkRole(body.Role)
 	if err != nil {
 		return err
@@ -47,7 +50,7 @@ func (m *Module) InviteMember(w http.ResponseWriter, r *http.Request, c *Call) e
 	made := memberRow{ID: id.New(), OrganizationID: c.Caller.OrganizationID, Email: body.Email, Role: role.String(),
 		ProjectIDs: distinct(body.ProjectIDs), CreatedAt: at, UpdatedAt: at}
 	err = m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		if err := checkProjects(r.Context(), tx, made); err != nil {
+		if err := checkProjects(r.Context(), tx, made, nil); err != nil {
 			return err
 		}
 		return insertMember(r.Context(), tx, made)
@@ -72,6 +75,9 @@ func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) er
 			return err
 		}
 	}
+	if err := checkProjectIDs(or(body.ProjectIDs, nil)); err != nil {
+		return err
+	}
 	var after memberRow
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		before, err := m.lockMember(r, tx, c)
@@ -84,7 +90,7 @@ func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) er
 		if after.role() > c.Caller.Role {
 			return ErrDenied
 		}
-		if err := checkProjects(r.Context(), tx, after); err != nil {
+		if err := checkProjects(r.Context(), tx, after, before.ProjectIDs); err != nil {
 			return err
 		}
 		if same(before.view(), after.view()) {
@@ -127,8 +133,9 @@ func (m *Module) lockMember(r *http.Request, tx *commit.Tx, c *Call) (memberRow,
 	return row, reply.IfMatch(r, row.view())
 }
 
-// checkProjects refuses projects that are not the organization's.
-func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow) error {
+// checkProjects refuses projects that are not the organization's. Those that the member
+// has already may have been deleted since, which is no reason to keep its role.
+func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow, has []string) error {
 	for i, projectID := range m.ProjectIDs {
 		if !id.Valid(projectID) {
 			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
@@ -140,9 +147,17 @@ func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow) error {
 		return err
 	}
 	for i, projectID := range m.ProjectIDs {
-		if !slices.Contains(found, projectID) {
+		if !slices.Contains(found, projectID) && !slices.Contains(has, projectID) {
 			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
 		}
+	}
+	return nil
+}
+
+// checkProjectIDs refuses more than anybody could mean, before they are compared with each other.
+func checkProjectIDs(ids []string) error {
+	if len(ids) > maxListed {
+		return jsonbody.Invalid("project_ids has more than %d entries", maxListed)
 	}
 	return nil
 }
