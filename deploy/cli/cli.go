@@ -16,7 +16,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -168,3 +170,7 @@ func commandPath(c *kong.Context) string {
 // hiddenDefault tells a command that only stands for its parent, as the one
 // behind `skerry edge`.
 func hiddenDefault(n *kong.Node) bool { return n.Parent != nil && n.Parent.DefaultCmd == n }
+
+// outlive keeps a process that serves from ending because whoever reads its log has ended. Commands that print what they
+// were asked for do end then, as all programs in a pipe.
+func outlive() { signal.Ignore(syscall.SIGPIPE) }

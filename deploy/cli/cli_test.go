@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"skerry/pkg/pgserver/pgtest"
@@ -302,6 +304,36 @@ func TestFileIsBelowEnvironmentIsBelowFlags(t *testing.T) {
 	}
 }
 
+// YAML has numbers and times of its own, and would make other texts of them.
+func TestValuesInTheFileAreTheTextThatStandsThere(t *testing.T) {
+	url, calls := answering(t, nil)
+	file := filepath.Join(t.TempDir(), "skerry.yaml")
+	text := "url: " + url + "\ntoken: 0123\nproject: &p 1e3\naudit:\n  since: 2026-01-02\n  actor: *p\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	skerry(t, "audit", "export", "--until", "2026-01-03", "--config", file)
+	want := `POST /api/v1/audit/exports Bearer 0123 {"actor_id":"1e3","project_id":"1e3","since":"2026-01-02","until":"2026-01-03"}`
+	if len(*calls) != 1 || (*calls)[0] != want {
+		t.Errorf("calls %q, want %q", *calls, want)
+	}
+}
+
+func TestNumbersStayAsTheServerWroteThem(t *testing.T) {
+	url, _ := answering(t, map[string]string{
+		"GET /api/v1/audit?limit=50":                                       `{"entries":[{"id":"1","after":{"quota":9007199254740993,"big":1e999}}],"next_cursor":null}`,
+		"GET /api/v1/catch/symbols?environment=live&limit=50&project_id=p": `{"artifacts":[{"id":"1","size_bytes":9007199254740993}],"next_cursor":null}`,
+	})
+	_, out, errs := skerry(t, "audit", "tail", "--json", "--url", url, "--token", "t")
+	if want := `"after":{"big":1e999,"quota":9007199254740993}`; !strings.Contains(out, want) {
+		t.Errorf("%q %q, want %s in it", out, errs, want)
+	}
+	_, out, errs = skerry(t, "symbols", "list", "--project", "p", "--url", url, "--token", "t")
+	if !strings.Contains(out, "9007199254740993") {
+		t.Errorf("%q %q", out, errs)
+	}
+}
+
 func TestUnknownKeysInTheFileAreNamed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "skerry.yaml")
 	text := "log_format: json\nlisten-egde: x\nflags:\n  tokken: t\nplanes:\n  a: 1\n"
@@ -396,6 +428,17 @@ func TestInterruptedFollowerEndsWell(t *testing.T) {
 	code := Run(ctx, []string{"audit", "tail", "-f", "--url", url, "--token", "t"}, Streams{Out: &o, Err: &e}, "v")
 	if code != 1 || !strings.Contains(e.String(), "context canceled") {
 		t.Errorf("code %d, %q", code, e.String())
+	}
+}
+
+// The signal's disposition is the process's, so this is no parallel test. Each command ends at once for a wrong setting.
+func TestWhatServesOutlivesTheReaderOfItsLog(t *testing.T) {
+	defer signal.Reset(syscall.SIGPIPE)
+	for _, args := range [][]string{{"up", "--edges", "65"}, edgeWith("--id", "a b"), planeWith("--stream-replicas", "9")} {
+		signal.Reset(syscall.SIGPIPE)
+		if code, _, errs := skerry(t, args...); code != 2 || !signal.Ignored(syscall.SIGPIPE) {
+			t.Errorf("%s: code %d, %q; a broken pipe would end it", args[0], code, errs)
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ type edgeCommand struct {
 
 // Run serves until ctx ends.
 func (cmd *edgeCommand) Run(ctx context.Context) error {
+	outlive()
 	// A group of events waits for the disk inside a system call. Where the scheduler has
 	// a single processor, everything else waits with it until the runtime notices (see
 	// docs/decisions/0003).

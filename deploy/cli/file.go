@@ -18,7 +18,8 @@ import (
 //	writeplane:               # the flags of one command, which win
 //	  listen: 0.0.0.0:8090
 //
-// Names are those of the flags, with - or _.
+// Names are those of the flags, with - or _. A value is the text that stands there, as on the command line: 007 is not 7,
+// and 2026-01-02 no time of YAML's.
 type settings struct {
 	path   string
 	values map[string]any
@@ -67,7 +68,35 @@ func readSettings(path string, r io.Reader) (*settings, error) {
 	if err := document.Decode(&s.values); err != nil {
 		return nil, fmt.Errorf("%s: %s", path, withoutYAML(err))
 	}
+	s.values, _ = asWritten(document.Content[0], s.values).(map[string]any)
 	return s, nil
+}
+
+// asWritten puts the text of plain values in the place of what YAML takes them for. What has no text of its own, such as a
+// section merged from another, stays.
+func asWritten(n *yaml.Node, decoded any) any {
+	switch n.Kind {
+	case yaml.AliasNode:
+		return asWritten(n.Alias, decoded)
+	case yaml.ScalarNode:
+		if decoded != nil {
+			return n.Value
+		}
+	case yaml.SequenceNode:
+		if list, ok := decoded.([]any); ok && len(list) == len(n.Content) {
+			for i, item := range n.Content {
+				list[i] = asWritten(item, list[i])
+			}
+		}
+	case yaml.MappingNode:
+		section, _ := decoded.(map[string]any)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if v, ok := section[n.Content[i].Value]; ok {
+				section[n.Content[i].Value] = asWritten(n.Content[i+1], v)
+			}
+		}
+	}
+	return decoded
 }
 
 // withoutYAML is what the parser says, beginning with the line.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strconv"
 )
 
 type flagsCommands struct {
@@ -163,7 +164,7 @@ func (cmd *configRollback) Run(ctx context.Context, c *client) error {
 	}
 	body := map[string]string{}
 	for _, v := range versions {
-		if v["version_number"] == float64(cmd.To) {
+		if v.text("version_number") == strconv.Itoa(cmd.To) {
 			body["version_id"] = v.text("id")
 		}
 	}

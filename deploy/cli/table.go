@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,13 @@ import (
 
 // row is one resource as the server showed it.
 type row map[string]any
+
+// UnmarshalJSON keeps numbers as they were written: a float64 would round them.
+func (r *row) UnmarshalJSON(raw []byte) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode((*map[string]any)(r))
+}
 
 // text is a member as a person reads it: nested by dots, "-" for nothing.
 func (r row) text(path string) string {
@@ -32,8 +40,8 @@ func (r row) text(path string) string {
 		return printable(v)
 	case bool:
 		return strconv.FormatBool(v)
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
+	case json.Number:
+		return v.String()
 	}
 	raw, err := json.Marshal(v)
 	if err != nil {

@@ -35,6 +35,7 @@ func (cmd *upCommand) validate() error {
 
 // Run serves until ctx ends.
 func (cmd *upCommand) Run(ctx context.Context, streams Streams) error {
+	outlive()
 	plane, err := cmd.Plane.config()
 	if err != nil {
 		return err

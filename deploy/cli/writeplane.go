@@ -168,6 +168,7 @@ type writePlaneCommand struct {
 
 // Run serves until ctx ends.
 func (cmd *writePlaneCommand) Run(ctx context.Context) error {
+	outlive()
 	if err := cmd.validate(); err != nil {
 		return err
 	}

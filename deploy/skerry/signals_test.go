@@ -109,6 +109,35 @@ func TestAClosedTerminalMayBeToldOfTwice(t *testing.T) {
 	c.endsWell()
 }
 
+// Ctrl-C ends all programs of a pipe, and the reader may be gone before the last words are written.
+func TestAReaderThatHasGoneDoesNotCutTheEndShort(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = write.Close() }()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "SIGNALS_TEST=plain")
+	cmd.Stdout = write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, len("listening\n"))
+	if _, err := io.ReadFull(read, said); err != nil || string(said) != "listening\n" {
+		t.Fatalf("the program says %q, %v", said, err)
+	}
+	if err := read.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
 func TestWhatWasStartedToOutliveItsTerminalDoes(t *testing.T) {
 	t.Parallel()
 	c := startChild(t, "nohup")
