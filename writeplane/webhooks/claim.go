@@ -95,14 +95,14 @@ SELECT l.id::text, l.message_id::text, l.subscription_id::text, s.organization_i
        l.first_attempt_at, l.created_at, s.url, m.body, s.secret, s.previous_secret, s.previous_until
 FROM leased l JOIN webhook_subscriptions s ON s.id = l.subscription_id JOIN webhook_messages m ON m.id = l.message_id`
 
-// claim leases up to limit due deliveries of proven or unproven targets, of one
-// subscription or ("") of all.
-func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription string, proven bool, limit int) ([]claimed, error) {
+// claim leases up to limit due deliveries to targets of a standing, of one subscription
+// or ("") of all.
+func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription string, of standing, limit int) ([]claimed, error) {
 	var found []claimed
 	err := postgres.InPipeline(ctx, pool, func(tx *postgres.Pipeline) error {
 		// A lease lost with the server's last milliseconds only repeats an attempt.
 		tx.Later("set commit", "SET LOCAL synchronous_commit = off")
-		lanes, err := postgres.All(ctx, tx, "lock subscriptions", pgx.RowTo[string], laneSQL, now, optional(subscription), proven, limit, perSubscription)
+		lanes, err := postgres.All(ctx, tx, "lock subscriptions", pgx.RowTo[string], laneSQL, now, optional(subscription), of == proven, limit, perSubscription)
 		if err != nil || len(lanes) == 0 {
 			return err
 		}

@@ -18,7 +18,7 @@ func (f *fixture) setProven(subscriptionID string) {
 // claim claims for a dispatcher with so many free places for proven targets.
 func (f *fixture) claim(pool *pgxpool.Pool, places int) []claimed {
 	f.t.Helper()
-	found, err := claim(f.t.Context(), pool, f.clock.Now(), "", true, places)
+	found, err := claim(f.t.Context(), pool, f.clock.Now(), "", proven, places)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestTwoClaimsAtOnceKeepTheLimitInFlight(t *testing.T) {
 	}
 	late := make(chan []claimed)
 	go func() {
-		found, err := claim(t.Context(), held, f.clock.Now(), "", true, 256)
+		found, err := claim(t.Context(), held, f.clock.Now(), "", proven, 256)
 		if err != nil {
 			t.Errorf("held claim: %v", err)
 		}
@@ -133,7 +133,7 @@ func TestClockSetBackStopsNoSubscription(t *testing.T) {
 		f.setProven(subscriptionID)
 		f.exec("UPDATE webhook_pace SET tokens = 0, tokens_at = $1", f.clock.Now().Add(ahead))
 		f.emit("switch.flag.halted", nil)
-		if found, err := claim(t.Context(), f.db.App, f.clock.Now(), "", true, 256); err != nil || len(found) != 1 {
+		if found, err := claim(t.Context(), f.db.App, f.clock.Now(), "", proven, 256); err != nil || len(found) != 1 {
 			t.Errorf("tokens of %s ahead: %d claimed, %v; want 1", ahead, len(found), err)
 		}
 	}

@@ -26,6 +26,15 @@ const (
 	unprovenPlaces = 4096
 )
 
+// standing is what is known of a target by its newest attempt.
+type standing uint8
+
+const (
+	unproven standing = iota // it failed, or there was none
+	proven                   // it succeeded
+	standings
+)
+
 const (
 	attemptTimeout = 10 * time.Second
 	// lease outlives the time-out with room to store the result.
@@ -58,7 +67,7 @@ type Dispatcher struct {
 	recorded func(claimed) // tests hear here that a result is stored
 
 	mu     sync.Mutex
-	places [2]int // free places: unproven, proven
+	places [standings]int // free ones
 	group  sync.WaitGroup
 }
 
@@ -77,7 +86,7 @@ func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, r
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
 		wake: make(chan struct{}, 1), recorded: func(claimed) {},
-		places: [2]int{unprovenPlaces, provenPlaces},
+		places: [standings]int{unproven: unprovenPlaces, proven: provenPlaces},
 	}
 	registry.MustRegister(d.attempts, d.delay)
 	return d
@@ -130,12 +139,12 @@ func (d *Dispatcher) listen(ctx context.Context) {
 
 // claimAll starts an attempt for every delivery that is due and has a place.
 func (d *Dispatcher) claimAll(ctx context.Context) {
-	for _, proven := range []bool{true, false} {
-		free := d.freePlaces(proven)
+	for _, of := range [...]standing{proven, unproven} {
+		free := d.freePlaces(of)
 		if free == 0 {
 			continue
 		}
-		claimed, err := claim(ctx, d.pool, d.now(), "", proven, free)
+		claimed, err := claim(ctx, d.pool, d.now(), "", of, free)
 		if err != nil {
 			if ctx.Err() == nil {
 				slog.Warn("webhook deliveries not claimed", "error", err)
@@ -143,36 +152,29 @@ func (d *Dispatcher) claimAll(ctx context.Context) {
 			return
 		}
 		for _, c := range claimed {
-			d.occupy(proven, -1)
-			d.group.Go(func() { d.work(ctx, c, proven) })
+			d.occupy(of, -1)
+			d.group.Go(func() { d.work(ctx, c, of) })
 		}
 	}
 }
 
-func (d *Dispatcher) freePlaces(proven bool) int {
+func (d *Dispatcher) freePlaces(of standing) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.places[kind(proven)]
+	return d.places[of]
 }
 
-func (d *Dispatcher) occupy(proven bool, change int) {
+func (d *Dispatcher) occupy(of standing, change int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.places[kind(proven)] += change
-}
-
-func kind(proven bool) int {
-	if proven {
-		return 1
-	}
-	return 0
+	d.places[of] += change
 }
 
 // work attempts one delivery and, while its target keeps answering well, the
 // subscription's next ones in the same place.
-func (d *Dispatcher) work(ctx context.Context, c claimed, proven bool) {
+func (d *Dispatcher) work(ctx context.Context, c claimed, of standing) {
 	defer d.poke()
-	defer d.occupy(proven, +1)
+	defer d.occupy(of, +1)
 	for {
 		if c.Attempts == 1 {
 			d.delay.Observe(d.now().Sub(c.CreatedAt).Seconds())
@@ -191,7 +193,7 @@ func (d *Dispatcher) work(ctx context.Context, c claimed, proven bool) {
 		if !result.ok {
 			return
 		}
-		more, err := claim(ctx, d.pool, d.now(), c.SubscriptionID, true, 1)
+		more, err := claim(ctx, d.pool, d.now(), c.SubscriptionID, proven, 1)
 		if err != nil || len(more) == 0 {
 			return
 		}
