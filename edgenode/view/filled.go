@@ -19,13 +19,11 @@ type filled[K comparable, V any] struct {
 	seed   maphash.Seed
 	room   int64 // of one shard
 	weigh  func(V) int64
-	shards [shards]shard[K, V]
+	shards []shard[K, V]
 	flight singleflight.Group
 	// reads counts loads, for tests and metrics.
 	reads atomic.Int64
 }
-
-const shards = 64
 
 type shard[K comparable, V any] struct {
 	mu      sync.RWMutex
@@ -35,8 +33,10 @@ type shard[K comparable, V any] struct {
 	_       [16]byte
 }
 
-func newFilled[K comparable, V any](room int64, weigh func(V) int64) *filled[K, V] {
-	f := &filled[K, V]{seed: maphash.MakeSeed(), room: max(room/shards, 1), weigh: weigh}
+// newFilled divides the room into shards. Readers of one share a lock, and what a shard holds must fit into its part of the
+// room: many are good for many small values, few for large ones.
+func newFilled[K comparable, V any](room int64, shards int, weigh func(V) int64) *filled[K, V] {
+	f := &filled[K, V]{seed: maphash.MakeSeed(), room: max(room/int64(shards), 1), weigh: weigh, shards: make([]shard[K, V], shards)}
 	for i := range f.shards {
 		f.shards[i].values = make(map[K]V)
 	}
@@ -44,7 +44,7 @@ func newFilled[K comparable, V any](room int64, weigh func(V) int64) *filled[K, 
 }
 
 func (f *filled[K, V]) shard(key K) *shard[K, V] {
-	return &f.shards[maphash.Comparable(f.seed, key)%shards]
+	return &f.shards[maphash.Comparable(f.seed, key)%uint64(len(f.shards))]
 }
 
 // get returns a kept value.

@@ -83,8 +83,8 @@ func New(options Options) *Store {
 		room:        options.Bytes,
 		log:         options.Log,
 		seeds:       [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		keys:        newFilled[apikey.Hash](options.Keys, func(*Key) int64 { return 1 }),
-		members:     newFilled[memberKey](options.MemberBytes, (*memberSet).weigh),
+		keys:        newFilled[apikey.Hash](options.Keys, 64, func(*Key) int64 { return 1 }),
+		members:     newFilled[memberKey](options.MemberBytes, 4, (*memberSet).weigh),
 		subscribers: subscribers{of: make(map[envKey]map[*Subscription]struct{})},
 		slots:       make(map[envKey]*slot),
 	}
