@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -263,4 +264,25 @@ func BenchmarkRewrite(b *testing.B) {
 	status := e.worker.Status()
 	b.ReportMetric(status.LongestTxSeconds, "longest-tx-s")
 	b.ReportMetric(float64(status.Rewritten)/b.Elapsed().Seconds(), "events/s")
+}
+
+// An id may have any number of blanks around its 200 characters, and the index of events
+// takes a few bytes less than that of links.
+func TestAnIDThatEventsCannotHaveHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	e := newEdges(t)
+	for length := identity.MaxIDBytes; length < 2720; length++ {
+		padded := make([]byte, length)
+		rng := rand.New(rand.NewPCG(1, uint64(length)))
+		for i := range padded {
+			padded[i] = byte('0' + rng.IntN(75)) // as hard to compress as blanks of many kinds
+		}
+		device := fmt.Sprint("device-", length)
+		e.send(t, "edge-0", up.LaneEvent, at, event("e", device, nil))
+		e.send(t, "edge-0", up.LaneAlias, at, link(device, string(padded)))
+	}
+	e.work(t)
+	if n := e.count(t, `SELECT count(*) FROM events WHERE rewritten`); n != 1 {
+		t.Errorf("%d events are rewritten, want that of the longest id", n)
+	}
 }

@@ -35,6 +35,11 @@ type Scope struct {
 	Environment up.Environment
 }
 
+// MaxIDBytes is how long an identifier may be that is stored anywhere: an index entry
+// holds 2,704 bytes, and of those each index takes some others. The 200 characters of an
+// identifier are fewer, but it may have any number of blanks around them.
+const MaxIDBytes = 2600
+
 // stripes is how many locks there are. Scopes share them, so that a transaction with
 // any number of scopes takes a bounded number of locks: the server's table of locks is
 // bounded too.
@@ -95,9 +100,9 @@ type ID struct {
 	Text  string
 }
 
-// resolveSQL looks up one id after the other in the primary key; OFFSET 0 keeps the planner from joining. It takes the
-// arrays for many projects, so it merged by project and compared each id of a batch with each alias of its project:
-// with 100,000 of them three thousand ids took a minute and a half. And what it does otherwise reads the whole table.
+// resolveSQL looks up one id after the other in the primary key; OFFSET 0 keeps the planner from joining. It would expect
+// an array to name many projects, so it merged by project and compared each id of a batch with each alias of its project:
+// with 100,000 aliases three thousand ids took a minute and a half. Its other way to join reads the whole table.
 const resolveSQL = `
 SELECT k.i, a.canonical_id
 FROM unnest($1::uuid[], $2::smallint[], $3::text[]) WITH ORDINALITY AS k (project_id, environment, alias_id, i)

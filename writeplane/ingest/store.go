@@ -163,6 +163,8 @@ func (s *Store) markUnfit(ctx context.Context, l *load) error {
 		case r.fate != stored:
 		case r.Unstorable != 0:
 			r.die(r.Unstorable.String())
+		case len(r.DistinctID) > identity.MaxIDBytes || len(r.AliasID) > identity.MaxIDBytes:
+			r.die(up.ReasonTooLong.String())
 		case r.Ref == nil:
 		case l.lane == up.LanePeople:
 			r.die("profile_too_large")
@@ -344,9 +346,9 @@ func (s *Store) bury(ctx context.Context, tx pgx.Tx, l *load) error {
 	return nil
 }
 
-// nameable is an identifier as text, nil when it cannot be.
+// nameable is an identifier as text, nil when it cannot be stored.
 func nameable(id []byte) *string {
-	if len(id) == 0 || !utf8.Valid(id) || bytes.IndexByte(id, 0) >= 0 {
+	if len(id) == 0 || len(id) > identity.MaxIDBytes || !utf8.Valid(id) || bytes.IndexByte(id, 0) >= 0 {
 		return nil
 	}
 	text := string(id)

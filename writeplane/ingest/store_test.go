@@ -10,10 +10,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"skerry/pkg/event"
 	"skerry/replication/up"
 )
 
@@ -448,4 +450,27 @@ func TestAChangeOfAProfileThatCannotBeReadHoldsNothingUp(t *testing.T) {
 	if got := b.books(t, "e1", up.LanePeople); got != "1 0 0 2" {
 		t.Errorf("books %s", got)
 	}
+}
+
+// An id may have any number of blanks around its 200 characters; no index holds them all.
+func TestIDsLongerThanAnIndexHoldGoToTheDeadLetters(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	blanks := []rune("\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000")
+	long := []byte("u1")
+	for rng := rand.New(rand.NewPCG(1, 1)); len(long) < 10_000; {
+		long = utf8.AppendRune(long, blanks[rng.IntN(len(blanks))])
+	}
+	if event.Garbage(long) {
+		t.Fatal("an edge would not take the id")
+	}
+	unstorable := track("unstorable", string(long))
+	unstorable.Unstorable, unstorable.Raw = up.ReasonNUL, []byte(`{"event_name":"\u0000"}`)
+	b.send(t, "e1", up.LaneEvent, in(projectA, noon, track("before", "u1"), track("long", string(long)), unstorable, track("behind", "u1")))
+	b.send(t, "e1", up.LanePeople, in(projectA, noon, up.Operation{DistinctID: long, Properties: []byte(`{"a":1}`)}))
+	b.send(t, "e1", up.LaneAlias, in(projectA, noon, alias("device-1", string(long)), alias(string(long), "u1"), alias("device-2", "u1")))
+	b.expect(t, []string{"before", "behind"}, `SELECT event_name FROM events ORDER BY number`)
+	b.expect(t, []string{"device-2"}, `SELECT alias_id FROM aliases`)
+	b.expect(t, []string{"1 1 member_too_long", "1 2 member_too_long", "2 1 member_too_long", "3 2 member_too_long", "3 3 nul_character"},
+		`SELECT concat_ws(' ', lane, number, reason) FROM dead_letters ORDER BY lane, number`)
 }
