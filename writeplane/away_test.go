@@ -8,9 +8,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"skerry/replication/up"
 	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/ingest"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/postgres/dbtest"
 )
@@ -93,6 +95,51 @@ func TestCommitWithoutAnAnswerIsA502(t *testing.T) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	link.Release()
+}
+
+func TestALaneDoesNotWaitForASilentDatabase(t *testing.T) {
+	t.Parallel()
+	p, link, watch := behindLink(t)
+	files, err := blobs.Open(t.Context(), blobs.Config{URL: t.TempDir()}, p.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = files.Close() })
+	store, err := ingest.NewStore(ingest.Config{}, p.db, files, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := heardSink{store, watch}
+	take := func(number uint64) error {
+		var w up.BlockWriter
+		w.Reset(up.Header{Lane: up.LaneEvent, Environment: up.Live, ReceivedAt: time.Now().UnixMicro()})
+		w.Append(&up.Operation{EventName: []byte("e"), DistinctID: []byte("u1"), Timestamp: 1})
+		up.SetFirst(w.Bytes(), number)
+		_, err := sink.Store(t.Context(), "e1", []up.Batch{{Lane: up.LaneEvent, First: number, Count: 1, Data: w.Bytes()}})
+		return err
+	}
+	if err := take(1); err != nil {
+		t.Fatal(err)
+	}
+	link.Hold(true)
+	if err := take(2); err == nil {
+		t.Error("stored by a silent database")
+	}
+	if _, err := sink.Stored(t.Context(), "e1", up.LaneEvent, up.Incarnation{}); err == nil {
+		t.Error("read from a silent database")
+	}
+	link.Release()
+	late := time.After(20 * time.Second)
+	for err := take(2); err != nil; err = take(2) {
+		select {
+		case <-late:
+			t.Fatalf("not stored within 20 s: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if stored, err := sink.Stored(t.Context(), "e1", up.LaneEvent, up.Incarnation{}); err != nil || stored != 2 {
+		t.Errorf("stored up to %d, %v", stored, err)
+	}
 }
 
 // auditing is the part of a plane that keeps the audit log; nothing of it runs.

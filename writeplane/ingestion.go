@@ -13,6 +13,7 @@ import (
 	"skerry/writeplane/ingest"
 	"skerry/writeplane/lease"
 	"skerry/writeplane/payloads"
+	"skerry/writeplane/postgres"
 	"skerry/writeplane/quota"
 )
 
@@ -33,7 +34,7 @@ func (p *Plane) addIngestion(config Config, leases *lease.Store, crashes ingest.
 		return err
 	}
 	streams := up.StreamLimits{MaxBytes: config.IngestStreamBytes, Replicas: config.StreamReplicas}
-	if in.receiver, err = up.NewReceiver(up.ReceiverConfig{Streams: streams}, in.store, leases, p.conn); err != nil {
+	if in.receiver, err = up.NewReceiver(up.ReceiverConfig{Streams: streams}, heardSink{in.store, p.watch}, leases, p.conn); err != nil {
 		return err
 	}
 	in.worker = identity.NewWorker(p.db.App, leases)
@@ -47,6 +48,34 @@ func (p *Plane) addIngestion(config Config, leases *lease.Store, crashes ingest.
 	p.group.Add("payloads", in.payloads.Run)
 	p.group.Add("usage", func(ctx context.Context) error { return totals.Run(ctx, p.conn) })
 	return nil
+}
+
+// heardSink does not wait for a database that has fallen silent. Its lanes try again, on new connections: another server
+// may have taken its place, and a connection to one that is gone would be waited for until TCP gives it up.
+type heardSink struct {
+	up.Sink
+	database *postgres.Watch
+}
+
+// Store implements up.Sink. Whether what was stored as silence fell is committed, the cursor knows.
+func (s heardSink) Store(ctx context.Context, edge string, batches []up.Batch) (up.Outcome, error) {
+	ctx, release := s.database.Context(ctx)
+	defer release()
+	return s.Sink.Store(ctx, edge, batches)
+}
+
+// Stored implements up.Sink.
+func (s heardSink) Stored(ctx context.Context, edge string, lane up.Lane, in up.Incarnation) (uint64, error) {
+	ctx, release := s.database.Context(ctx)
+	defer release()
+	return s.Sink.Stored(ctx, edge, lane, in)
+}
+
+// Lost implements up.Sink.
+func (s heardSink) Lost(ctx context.Context, edge string, lane up.Lane, in up.Incarnation, through uint64) error {
+	ctx, release := s.database.Context(ctx)
+	defer release()
+	return s.Sink.Lost(ctx, edge, lane, in, through)
 }
 
 // IngestionStatus is the events' part of /status.

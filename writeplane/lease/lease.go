@@ -22,8 +22,14 @@ type Store struct {
 // New returns a Store for a holder, whose name must be unique among living processes.
 func New(pool *pgxpool.Pool, holder string) *Store { return &Store{pool: pool, holder: holder} }
 
-// Acquire takes or renews the lease for a term from now; false: another holds it.
+// patience is how long Acquire waits for the database at most.
+const patience = 10 * time.Second
+
+// Acquire takes or renews the lease for a term from now; false: another holds it. It does not wait for an answer that
+// would come when the term is over.
 func (s *Store) Acquire(ctx context.Context, name string, term time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(term, patience))
+	defer cancel()
 	tag, err := s.pool.Exec(ctx, `
 		INSERT INTO leases (name, holder, expires_at) VALUES ($1, $2, clock_timestamp() + $3)
 		ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
