@@ -30,7 +30,7 @@ func newAudited(t testing.TB) *managed {
 	t.Cleanup(func() { _ = files.Close() })
 	log := audit.NewLog(p.db.App, nil)
 	exporter := audit.NewExporter(log, p.commits, files, nil)
-	queue, err := jobs.New(p.db.Owner, nil, exporter.Register)
+	queue, err := jobs.New(p.db.Owner, exporter.Register)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	if err != nil {
 		return nil, err
 	}
-	queue, err := jobs.New(p.db.Owner, nil, exporter.Register)
+	queue, err := jobs.New(p.db.Owner, exporter.Register)
 	if err != nil {
 		return nil, err
 	}

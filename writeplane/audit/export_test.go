@@ -46,7 +46,7 @@ func newPressAt(t testing.TB, tr *trail, mailer Mailer, location string) *press 
 	}
 	t.Cleanup(func() { _ = files.Close() })
 	p := &press{trail: tr, files: files, exporter: NewExporter(NewLog(tr.db.App, nil), tr.commits, files, mailer)}
-	if p.queue, err = jobs.New(tr.db.Owner, nil, p.exporter.Register); err != nil {
+	if p.queue, err = jobs.New(tr.db.Owner, p.exporter.Register); err != nil {
 		t.Fatal(err)
 	}
 	p.exporter.Bind(p.queue)

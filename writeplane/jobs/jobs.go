@@ -1,5 +1,6 @@
-// Package jobs runs the plane's background jobs on river: exports, schedules,
-// symbolication, cleanup.
+// Package jobs runs the plane's background jobs on river: the exports of the audit log.
+// What recurs (deliveries, symbolication, rewriting, cleanup) has loops of its own, which
+// look at their tables.
 //
 // A job is inserted in the transaction that makes it necessary and runs at least
 // once, on any process of the plane. A process that dies leaves its jobs to the
@@ -37,17 +38,14 @@ type Registrar func(w *river.Workers)
 type Queue struct{ client *river.Client[pgx.Tx] }
 
 // New returns the queue of a process. pool logs in as the owner of river's tables.
-// There is one Queue per process: only the client that leads inserts periodic jobs,
-// so all of them must be known to it.
-func New(pool *pgxpool.Pool, periodic []*river.PeriodicJob, modules ...Registrar) (*Queue, error) {
+func New(pool *pgxpool.Pool, modules ...Registrar) (*Queue, error) {
 	registered := river.NewWorkers()
 	for _, register := range modules {
 		register(registered)
 	}
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
-		Workers: registered, PeriodicJobs: periodic,
-		JobTimeout: Timeout, RescueStuckJobsAfter: RescueAfter, SoftStopTimeout: stopWithin,
+		Workers: registered, JobTimeout: Timeout, RescueStuckJobsAfter: RescueAfter, SoftStopTimeout: stopWithin,
 		Logger: slog.New(quiet{slog.Default().Handler()}),
 	})
 	if err != nil {

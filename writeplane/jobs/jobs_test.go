@@ -39,7 +39,7 @@ func TestJobRunsWhenItsTransactionCommitsAndOnlyThen(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)
 	worker := &greeter{greeted: make(chan string, 1)}
-	queue, err := jobs.New(db.Owner, nil, func(w *river.Workers) { river.AddWorker(w, worker) })
+	queue, err := jobs.New(db.Owner, func(w *river.Workers) { river.AddWorker(w, worker) })
 	if err != nil {
 		t.Fatal(err)
 	}
