@@ -146,10 +146,9 @@ func (w *writer) gather(group []*submission) []*submission {
 // separate leaves the second of two submissions with one Idempotency-Key for the next
 // group: by then the first one's answer is known.
 func separate(group []*submission) (now, later []*submission) {
-	type scope struct{ project, environment, key string }
-	seen := make(map[scope]bool)
+	seen := make(map[idempotencyScope]bool)
 	for _, s := range group {
-		at := scope{s.key.ProjectID, s.key.Environment, s.idempotencyKey}
+		at := s.scope()
 		if s.idempotencyKey != "" && seen[at] {
 			later = append(later, s)
 			continue
