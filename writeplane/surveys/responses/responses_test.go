@@ -586,6 +586,33 @@ func TestWhatIsRefusedAtTheEndIsNotStored(t *testing.T) {
 	}
 }
 
+// What is flushed behind the writer's own statements can be refused too. Nothing is stored
+// then, which is known, and lost races are run again.
+func TestWhatTheFlushMeetsLeavesNoDoubt(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]int{"40P01": http.StatusCreated, "55P03": http.StatusServiceUnavailable} {
+		w := world(t)
+		w.Published(everyKind)
+		if _, err := w.DB.Owner.Exec(t.Context(), `
+			UPDATE projects SET audit_responses = true;
+			CREATE SEQUENCE refusals;
+			GRANT USAGE ON refusals TO skerry_app;
+			CREATE FUNCTION refuse_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				IF nextval('refusals') = 1 THEN RAISE EXCEPTION 'refused' USING ERRCODE = '`+code+`'; END IF;
+				RETURN NEW;
+			END $$;
+			CREATE TRIGGER refuse_once BEFORE INSERT ON audit_entries FOR EACH ROW EXECUTE FUNCTION refuse_once()`); err != nil {
+			t.Fatal(err)
+		}
+		if a := w.Do(w.Live, "POST", submit, oneAnswer); a.Status != want {
+			t.Errorf("%s: %d %s, want %d", code, a.Status, a.Body, want)
+		}
+		if stored, want := w.Count(`SELECT count(*) FROM survey_responses`), map[int]int{http.StatusCreated: 1}[want]; stored != want {
+			t.Errorf("%s: %d stored, want %d", code, stored, want)
+		}
+	}
+}
+
 func TestRetriesThroughLostConnectionsStoreEachOnce(t *testing.T) {
 	t.Parallel()
 	w := world(t)

@@ -163,19 +163,19 @@ func separate(group []*submission) (now, later []*submission) {
 // fails the whole transaction, so the group is then tried one by one: nobody's
 // submission fails for another's fault.
 func (w *writer) commit(ctx context.Context, group []*submission) {
-	outcomes, stage, err := w.try(ctx, group)
-	if err != nil && stage != committing && retriable(err) {
-		outcomes, stage, err = w.try(ctx, group)
+	outcomes, err := w.try(ctx, group)
+	if retriable(err) {
+		outcomes, err = w.try(ctx, group)
 	}
 	switch {
 	case err == nil:
 		w.finish(group, outcomes)
-	case postgres.Unavailable(err) || errors.Is(err, context.DeadlineExceeded):
-		slog.Warn("survey responses not stored", "responses", len(group), "fate_unknown", stage == committing, "error", err)
+	case postgres.Unavailable(err):
 		fate := error(errUnavailable)
-		if stage == committing {
+		if postgres.FateUnknown(err) {
 			fate = errUnknownFate
 		}
+		slog.Warn("survey responses not stored", "responses", len(group), "fate_unknown", fate == errUnknownFate, "error", err)
 		for _, s := range group {
 			s.done <- outcome{err: fate}
 		}
@@ -188,29 +188,19 @@ func (w *writer) commit(ctx context.Context, group []*submission) {
 	}
 }
 
-// retriable is what another run may not meet: deadlocks and lost serialization.
+// retriable is what another run may not meet: deadlocks and lost serialization, of which
+// nothing is stored.
 func retriable(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code[:2] == "40"
 }
 
-// stage tells how far a transaction came.
-type stage uint8
-
-const (
-	working    stage = iota
-	committing       // every statement of ours succeeded: the commit may have happened
-)
-
-func (w *writer) try(ctx context.Context, group []*submission) (outcomes []outcome, reached stage, err error) {
+func (w *writer) try(ctx context.Context, group []*submission) (outcomes []outcome, err error) {
 	err = w.store.InTx(ctx, commit.Origin{}, func(tx *commit.Tx) error {
 		outcomes, err = storeGroup(ctx, tx, group)
-		if err == nil {
-			reached = committing
-		}
 		return err
 	})
-	return outcomes, reached, err
+	return outcomes, err
 }
 
 func (w *writer) finish(group []*submission, outcomes []outcome) {
