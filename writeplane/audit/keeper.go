@@ -60,11 +60,22 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
+// waitBriefly is for the locks that change which partitions there are. A long read of the
+// log, such as an export, holds them up, and mutations wait behind: give up soon, come again.
+const waitBriefly = `SET LOCAL lock_timeout = '2s'`
+
 // MakeMonths makes the partitions of the months to come.
 func (k *Keeper) MakeMonths(ctx context.Context) error {
 	for n := range monthsAhead {
 		month := monthOf(k.now()).AddDate(0, n, 0)
-		if _, err := k.owner.Exec(ctx, `SELECT audit_make_month($1)`, month); err != nil {
+		err := postgres.InTx(ctx, k.owner, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, waitBriefly); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `SELECT audit_make_month($1)`, month)
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("make partitions of %s: %w", month.Format("2006-01"), err)
 		}
 	}
@@ -142,12 +153,16 @@ SELECT organization_id, min(seq), max(seq), (array_agg(hash ORDER BY seq DESC))[
 FROM (SELECT organization_id, seq, hash, seq - row_number() OVER (PARTITION BY organization_id ORDER BY seq) AS run FROM %s) AS e
 GROUP BY organization_id, run`
 
-// drop takes a partition away and leaves anchors, in one transaction. name comes from
-// the catalogue and matches partitionName.
+// drop takes a partition away and leaves anchors, in one transaction, unless another
+// process is at it. name comes from the catalogue and matches partitionName.
 func (k *Keeper) drop(ctx context.Context, name string) error {
 	return postgres.InTx(ctx, k.owner, func(tx pgx.Tx) error {
-		// Mutations wait for this lock while it is waited for: give up soon, come again.
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '2s'`); err != nil {
+		// Two that drop would each read what the other wants to take away.
+		var alone bool
+		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended('audit retention', 0))`).Scan(&alone); err != nil || !alone {
+			return err
+		}
+		if _, err := tx.Exec(ctx, waitBriefly); err != nil {
 			return err
 		}
 		var exists bool

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
@@ -439,6 +441,58 @@ func TestRetentionDropsMonthsAndLeavesAnchors(t *testing.T) {
 	}
 	if verdict, _ := log.Verify(t.Context(), tr.organization); verdict.OK || *verdict.FirstBrokenSeq != 4 {
 		t.Errorf("an entry right behind the anchors is gone: %+v", verdict)
+	}
+}
+
+// Every process of the plane keeps, and they may well do so at once.
+func TestKeepersThatMeetDoNotFail(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "hobby")
+	tr.logAt(t, days(400), days(350), days(300), days(250), days(1))
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			if err := NewKeeper(tr.db.Owner, nil).Keep(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	// Whoever came late left it to the first: what is over goes now.
+	if err := NewKeeper(tr.db.Owner, nil).Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var left, anchored int
+	err := tr.db.Owner.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM audit_entries), (SELECT sum(last_seq - first_seq + 1) FROM audit_anchors)`).Scan(&left, &anchored)
+	if err != nil || left != 1 || anchored != 4 {
+		t.Errorf("%d entries are left and %d anchored, %v; want 1 and 4", left, anchored, err)
+	}
+}
+
+// Mutations queue behind whoever waits for a reader to change the partitions.
+func TestKeeperDoesNotWaitLongForAReader(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	reader, err := tr.db.App.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := reader.Exec(t.Context(), `SELECT FROM audit_entries LIMIT 1`); err != nil {
+		t.Fatal(err)
+	}
+	keeper := NewKeeper(tr.db.Owner, nil)
+	keeper.now = func() time.Time { return time.Now().AddDate(1, 0, 0) }
+	begun := time.Now()
+	var refused *pgconn.PgError
+	if err := keeper.MakeMonths(t.Context()); !errors.As(err, &refused) || refused.Code != "55P03" || time.Since(begun) > 6*time.Second {
+		t.Errorf("after %s: %v; want it given up well before the 10 s for which mutations wait", time.Since(begun), err)
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := keeper.MakeMonths(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
