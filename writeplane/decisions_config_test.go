@@ -345,6 +345,22 @@ func TestMemberListsReachEdgesInShards(t *testing.T) {
 	}
 }
 
+// A long list is imported for seconds, and whoever changes predicates meanwhile waits for no more than a predicate.
+func TestImportWithoutPredicateWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	d := newDecisions(t)
+	other, err := d.db.Owner.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Release()
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('cohorts ' || $1, 0))`, d.founding.ProjectID); err != nil {
+		t.Fatal(err)
+	}
+	d.must(201, "POST", "/api/v1/cohorts", `{"name":"a","members":["ada"]}`)
+	d.must(200, "PATCH", "/api/v1/cohorts/a", `{"predicate":null,"members":["bob"]}`)
+}
+
 // Only lists of members may be long: anything else is decoded into a tree, which takes many times its text.
 func TestOnlyListsOfMembersMayBeLong(t *testing.T) {
 	t.Parallel()

@@ -125,9 +125,6 @@ func named(text *string) []string {
 // checkPredicate notes what is wrong with the cohort's predicate among all others (name to predicate, the cohort's own
 // present one included).
 func (c *Cohort) checkPredicate(in *form.Form, others map[string]*string) {
-	if c.Predicate == nil {
-		return
-	}
 	present := named(others[c.Name])
 	for _, reason := range decide.CheckPredicate(*c.Predicate, func(name string) bool {
 		_, ok := others[name]

@@ -62,11 +62,9 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	made.readPredicate(in)
 	checkMembers(in.form, "members", in.lists["members"])
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		others, err := predicates(r.Context(), tx, project.ID)
-		if err != nil {
+		if err := made.judgePredicate(r.Context(), tx, in.form); err != nil {
 			return err
 		}
-		made.checkPredicate(in.form, others)
 		if err := in.form.Err(); err != nil {
 			return err
 		}
@@ -155,12 +153,10 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 		in.form.Fixed("name", found.Name)
 		checkMembers(in.form, "members", in.lists["members"])
 		if _, mentioned := in.given["predicate"]; mentioned {
-			others, err := predicates(r.Context(), tx, found.ProjectID)
-			if err != nil {
+			found.readPredicate(in)
+			if err := found.judgePredicate(r.Context(), tx, in.form); err != nil {
 				return err
 			}
-			found.readPredicate(in)
-			found.checkPredicate(in.form, others)
 		}
 		if err := in.form.Err(); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"skerry/pkg/problem"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/form"
 	"skerry/writeplane/postgres"
 )
 
@@ -42,6 +43,19 @@ const forUpdate = "FOR UPDATE OF c"
 func list(ctx context.Context, q postgres.Querier, project, after string, limit int) ([]*Cohort, error) {
 	return postgres.All(ctx, q, "list cohorts", scanCohort,
 		selectCohort+"c.name > $2 ORDER BY c.name LIMIT $3", project, after, limit)
+}
+
+// judgePredicate notes what is wrong with the cohort's predicate among the project's others, which keep theirs until tx
+// ends. Without a predicate nobody is kept waiting: a long list may follow.
+func (c *Cohort) judgePredicate(ctx context.Context, tx *commit.Tx, in *form.Form) error {
+	if c.Predicate == nil {
+		return nil
+	}
+	others, err := predicates(ctx, tx, c.ProjectID)
+	if err == nil {
+		c.checkPredicate(in, others)
+	}
+	return err
 }
 
 // predicates locks a project's cohorts against other changes of predicates and reads them all: two changes at once could
