@@ -31,32 +31,57 @@ func propagation(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	if err := b.stage.AddFlags(ctx, project, 1); err != nil {
+	changes, err := b.changes(ctx, project, edges)
+	if err != nil {
 		return err
+	}
+	for _, c := range changes {
+		if err := b.spread(ctx, c, edges); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	background, err := b.startHalfLoad(ctx, edges, project)
+	if err != nil {
+		return err
+	}
+	halt := changes[0]
+	halt.name, halt.target = halt.name+", at half load", 250_000
+	halt.note = fmt.Sprintf("; meanwhile half of what the edges can answer: %.0f handshakes/s", background.perSecond)
+	err = b.spread(ctx, halt, edges)
+	if err := errors.Join(err, background.end(edges)); err != nil {
+		return fmt.Errorf("%s: %w", halt.name, err)
+	}
+	return nil
+}
+
+// changes are what is timed, a halt first. What they change is made, and at the edges,
+// when it returns.
+func (b *bench) changes(ctx context.Context, project stage.Project, edges []*stage.Edge) ([]change, error) {
+	if err := b.stage.AddFlags(ctx, project, 1); err != nil {
+		return nil, err
 	}
 	surveyID, err := b.stage.AddSurveys(ctx, project, 1)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	item, version, err := b.stage.AddItem(ctx, project, "limit")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := b.stage.Settled(ctx, edges...); err != nil {
-		return err
+		return nil, err
 	}
 	handshake := load.Render("GET", "/api/v1/handshake?distinct_id=user-1", edges[0].Address, map[string]string{"X-Api-Key": project.Key}, nil)
 	list := load.Render("GET", "/api/pulse/surveys", edges[0].Address, map[string]string{"X-Api-Key": project.Key}, nil)
-	halt := change{
-		name: "halt → every edge", target: 50_000, poll: handshake,
-		make: func(round int) ([]byte, error) {
-			return []byte(`"reason":"halted"`), b.stage.Halt(ctx, project, "flag-000", fmt.Sprintf("round %d", round))
+	return []change{
+		{
+			name: "halt → every edge", target: 50_000, poll: handshake,
+			make: func(round int) ([]byte, error) {
+				return []byte(`"reason":"halted"`), b.stage.Halt(ctx, project, "flag-000", fmt.Sprintf("round %d", round))
+			},
+			undo: func() error { return b.stage.Resume(ctx, project, "flag-000") },
+			gone: []byte(`"reason":"halted"`),
 		},
-		undo: func() error { return b.stage.Resume(ctx, project, "flag-000") },
-		gone: []byte(`"reason":"halted"`),
-	}
-	changes := []change{
-		halt,
 		{
 			name: "rollback → every edge", poll: handshake,
 			make: func(round int) ([]byte, error) {
@@ -71,23 +96,7 @@ func propagation(ctx context.Context, b *bench) error {
 				return []byte(name), b.stage.Manage(ctx, "PATCH", "/api/v1/pulse/surveys/"+surveyID, map[string]any{"name": name}, nil)
 			},
 		},
-	}
-	for _, c := range changes {
-		if err := b.spread(ctx, c, edges); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
-		}
-	}
-	background, err := b.startHalfLoad(ctx, edges, project)
-	if err != nil {
-		return err
-	}
-	halt.name, halt.target = halt.name+", at half load", 250_000
-	halt.note = fmt.Sprintf("; meanwhile half of what the edges can answer: %.0f handshakes/s", background.perSecond)
-	err = b.spread(ctx, halt, edges)
-	if err := errors.Join(err, background.end(edges)); err != nil {
-		return fmt.Errorf("%s: %w", halt.name, err)
-	}
-	return nil
+	}, nil
 }
 
 // change is something done at the centre that a read at an edge shows.
