@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime/quotedprintable"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -593,6 +594,32 @@ func TestScheduledExportIsMailedWithALink(t *testing.T) {
 	}
 	if p.read(t, row).Status != "ready" {
 		t.Error("not ready")
+	}
+}
+
+// As S3 signs with the credentials of a role.
+func TestLongLinkOutlivesItsMail(t *testing.T) {
+	t.Parallel()
+	address, received := mailServer(t)
+	mailer, err := NewSMTP("smtp://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "Prüfung:\n\nhttps://bucket.example/x.csv?X-Amz-Security-Token=" + strings.Repeat("a%2F", 500) + "\n\nuntil then\n"
+	if err := mailer.Send(t.Context(), "auditor@example.com", Letter{Subject: "x", Text: text}); err != nil {
+		t.Fatal(err)
+	}
+	header, body, _ := strings.Cut(<-received, "\n\n")
+	if !strings.Contains(header, "Content-Transfer-Encoding: quoted-printable") {
+		t.Errorf("header %s", header)
+	}
+	for line := range strings.SplitSeq(body, "\n") {
+		if len(line) > 998 {
+			t.Errorf("a line of %d bytes", len(line))
+		}
+	}
+	if got, err := io.ReadAll(quotedprintable.NewReader(strings.NewReader(body))); err != nil || string(got) != text {
+		t.Errorf("%q, %v; want %q", got, err, text)
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
+	"mime/quotedprintable"
 	"net"
 	"net/smtp"
 	"net/url"
@@ -113,16 +115,28 @@ func (s *SMTP) converse(client *smtp.Client, to string, letter Letter) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "From: %s\r\nTo: %s\r\nSubject: %s\r\nDate: %s\r\nMessage-ID: <%s@%s>\r\nMIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n%s\r\n",
-		s.from, to, mime.QEncoding.Encode("utf-8", letter.Subject), time.Now().Format(time.RFC1123Z), id.New(), s.host,
-		strings.ReplaceAll(letter.Text, "\n", "\r\n"))
-	if err != nil {
+	if err := s.write(w, to, letter); err != nil {
 		return err
 	}
 	if err := w.Close(); err != nil {
 		return err
 	}
 	return client.Quit()
+}
+
+// write writes the letter. A signed URL can be longer than a line of mail may be (RFC 5321,
+// section 4.5.3.1.6), so the text travels in lines of its own and is put together again.
+func (s *SMTP) write(w io.Writer, to string, letter Letter) error {
+	_, err := fmt.Fprintf(w, "From: %s\r\nTo: %s\r\nSubject: %s\r\nDate: %s\r\nMessage-ID: <%s@%s>\r\nMIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n",
+		s.from, to, mime.QEncoding.Encode("utf-8", letter.Subject), time.Now().Format(time.RFC1123Z), id.New(), s.host)
+	if err != nil {
+		return err
+	}
+	text := quotedprintable.NewWriter(w)
+	if _, err := io.WriteString(text, letter.Text); err != nil {
+		return err
+	}
+	return text.Close()
 }
 
 // exportLetter tells that an export is ready and where.
