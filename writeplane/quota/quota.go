@@ -37,21 +37,25 @@ const (
 	flushEvery = time.Second
 	// sendEvery is how soon any change of a total that has a quota goes down.
 	sendEvery = 30 * time.Second
-	// chunk is how many projects one transaction totals.
-	chunk = 100
-	queue = "skerry-quota"
+	// chunk is how many projects one transaction totals, and patience how long it may take: what is not stored comes again.
+	chunk    = 100
+	patience = 15 * time.Second
+	queue    = "skerry-quota"
 	// lockKey lets one process total at a time, so that no older sum replaces a newer one.
 	lockKey = 0x71756f7461 // "quota"
 )
 
 // Totaller totals usage.
 type Totaller struct {
-	store *commit.Store
-	now   func() time.Time
+	store    *commit.Store
+	now      func() time.Time
+	patience time.Duration
 }
 
 // New returns a Totaller.
-func New(store *commit.Store) *Totaller { return &Totaller{store: store, now: time.Now} }
+func New(store *commit.Store) *Totaller {
+	return &Totaller{store: store, now: time.Now, patience: patience}
+}
 
 // Run takes edges' reports until ctx ends. Reports that cannot be stored are dropped:
 // edges repeat all their counters.
@@ -116,17 +120,22 @@ func (t *Totaller) total(ctx context.Context, c counts) error {
 	}
 	slices.SortFunc(projects, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 	for some := range slices.Chunk(projects, chunk) {
-		err := t.store.InTx(ctx, commit.Origin{Actor: commit.Actor{ID: "system:quota"}}, func(tx *commit.Tx) error {
-			return t.totalSome(ctx, tx, some, c)
-		})
-		if err != nil {
+		if err := t.totalSome(ctx, some, c); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *Totaller) totalSome(ctx context.Context, tx *commit.Tx, projects []uuid.UUID, c counts) error {
+func (t *Totaller) totalSome(ctx context.Context, projects []uuid.UUID, c counts) error {
+	ctx, cancel := context.WithTimeout(ctx, t.patience)
+	defer cancel()
+	return t.store.InTx(ctx, commit.Origin{Actor: commit.Actor{ID: "system:quota"}}, func(tx *commit.Tx) error {
+		return t.totalIn(ctx, tx, projects, c)
+	})
+}
+
+func (t *Totaller) totalIn(ctx context.Context, tx *commit.Tx, projects []uuid.UUID, c counts) error {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(lockKey)); err != nil {
 		return fmt.Errorf("lock usage: %w", err)
 	}

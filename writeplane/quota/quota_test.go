@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
 	"skerry/pkg/natsserver/natstest"
@@ -104,6 +105,29 @@ func TestTotalsAddSourcesAndNeverFall(t *testing.T) {
 	if u, _ := b.document(t); u.Events != 510 {
 		t.Errorf("usage %+v", u)
 	}
+}
+
+// Reports come again, so that nothing is lost by giving up; by waiting, no total would go down.
+func TestASilentDatabaseIsNotWaitedForWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	link := dbtest.NewLink(t, b.pool.Pool().Config().ConnString())
+	pool, err := pgxpool.New(t.Context(), link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	away := &Totaller{store: commit.New(pool, commit.Sinks{}), now: b.now, patience: 50 * time.Millisecond}
+	c := counts{}
+	c.add(tally.Report{Edge: "e", Source: "e.a", Counts: []tally.Count{{Project: b.project, Month: march, Metric: tally.Events, Value: 1}}})
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	link.Hold(true)
+	if err := away.total(t.Context(), c); err == nil {
+		t.Error("totalled by a silent database")
+	}
+	link.Release()
 }
 
 func TestEdgesHearOnlyWhatMatters(t *testing.T) {
