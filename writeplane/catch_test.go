@@ -389,6 +389,42 @@ func TestReportThatCameBeforeItsSymbolsBecomesReadable(t *testing.T) {
 	}
 }
 
+// A round looks at reports of many releases, each of which may have a map for each of
+// many chunks: a large release must not crowd out the artifacts of an older one.
+func TestReleasesOfOneRoundDoNotCrowdEachOtherOut(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	c.work(t)
+	if status, body := c.upload(t, "editor", "file", "app.js.map:"+bundle, "kind", "js_sourcemap", "release", "1.0"); status != 201 {
+		t.Fatal(body)
+	}
+	const frame = `{"filename":"app.js","lineno":1,"colno":1}`
+	c.frames(t, c.crash(t, report("javascript", frame)), answered)
+	_, err := c.db.App.Exec(t.Context(), `
+		INSERT INTO symbol_artifacts (id, project_id, environment, kind, release, match_key, size_bytes, sha256, uploaded_at, storage_path,
+			original_name, debug_ids, warnings, index_reason)
+		SELECT gen_random_uuid(), $1, 'live', 'js_sourcemap', '2.0', 'chunk-' || n || '.js', 1, '', now(), '', '', '{}', '{}', 'malformed'
+		FROM generate_series(1, 20000) n`, c.founding.ProjectID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := id.New()
+	err = postgres.InTx(t.Context(), c.db.App, func(tx pgx.Tx) error {
+		row := crashes.Row{ID: id.New(), ProjectID: c.founding.ProjectID, Environment: "live", ReceivedAt: time.Now()}
+		row.Record = []byte(strings.Replace(report("javascript", frame), "1.0", "2.0", 1))
+		other := row
+		other.ID, other.Record = old, []byte(report("javascript", frame))
+		_, err := crashes.Insert(t.Context(), tx, []crashes.Row{row, other})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if frames := c.frames(t, old, answered); !strings.Contains(frames, `"a.ts"`) {
+		t.Error(frames)
+	}
+}
+
 func TestFramesWaitForAnArtifactThatWasUploadedBeforeThem(t *testing.T) {
 	t.Parallel()
 	c := newCatch(t, symbols.Config{})

@@ -30,6 +30,8 @@ type BadRow struct {
 	Reason string
 }
 
+type scope struct{ project, environment string }
+
 // Insert stores reports inside the transaction. An id that is stored already is
 // skipped; err is the database's own failure.
 func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error) {

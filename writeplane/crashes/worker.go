@@ -1,12 +1,12 @@
 package crashes
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -68,7 +68,8 @@ func (w *Worker) loop(ctx context.Context) {
 	}
 }
 
-type scope struct{ project, environment string }
+// build is what reports have their artifacts in common by.
+type build struct{ project, environment, release string }
 
 // Round takes some pending reports and answers them; n is how many.
 func (w *Worker) Round(ctx context.Context) (n int, err error) {
@@ -77,15 +78,15 @@ func (w *Worker) Round(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	defer w.hold(ctx, taken)()
-	byScope := map[scope][]claim{}
+	builds := map[build][]claim{}
 	for _, c := range taken {
-		s := scope{c.ProjectID, c.Environment}
-		byScope[s] = append(byScope[s], c)
+		b := build{c.ProjectID, c.Environment, c.Release}
+		builds[b] = append(builds[b], c)
 	}
 	var finished []done
 	var failed []error
-	for s, claims := range byScope {
-		list, err := w.answer(ctx, s, claims)
+	for b, claims := range builds {
+		list, err := w.answer(ctx, b, claims)
 		if err != nil {
 			// The others go on; these are taken again when their term ends.
 			failed = append(failed, err)
@@ -121,32 +122,27 @@ func (w *Worker) hold(ctx context.Context, taken []claim) (release func()) {
 	return func() { cancel(); renewal.Wait() }
 }
 
-// answer answers the reports of one environment, with one search for artifacts.
-func (w *Worker) answer(ctx context.Context, s scope, claims []claim) ([]done, error) {
-	releases, ids := map[string]bool{}, map[string]bool{}
+// answer answers the reports of one build, with one search for artifacts: each release
+// has the whole bound of candidates to itself, and what it opens in memory ends with it.
+func (w *Worker) answer(ctx context.Context, b build, claims []claim) ([]done, error) {
+	ids := map[string]bool{}
 	for _, c := range claims {
-		releases[c.Release] = true
 		for _, id := range c.DebugIDs {
 			ids[id] = true
 		}
 	}
-	found, err := w.library.Candidates(ctx, s.project, s.environment, keys(releases), keys(ids))
+	found, err := w.library.Candidates(ctx, b.project, b.environment, b.release, slices.Collect(maps.Keys(ids)))
 	if err != nil {
 		return nil, err
 	}
-	// Release by release: a set keeps what it has opened in memory.
-	slices.SortStableFunc(claims, func(a, b claim) int { return cmp.Compare(a.Release, b.Release) })
-	var set *symbolicate.Set
+	artifacts := make([]*symbolicate.Artifact, len(found))
+	for i, a := range found {
+		artifacts[i] = w.library.For(ctx, a, b.release)
+	}
+	set := symbolicate.NewSet(artifacts)
 	var finished []done
 	var failed []error
-	for i, c := range claims {
-		if i == 0 || c.Release != claims[i-1].Release {
-			artifacts := make([]*symbolicate.Artifact, len(found))
-			for k, a := range found {
-				artifacts[k] = w.library.For(ctx, a, c.Release)
-			}
-			set = symbolicate.NewSet(artifacts)
-		}
+	for _, c := range claims {
 		d, err := settle(c, set)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("symbolicate crash report %s: %w", c.ID, err))
@@ -155,14 +151,6 @@ func (w *Worker) answer(ctx context.Context, s scope, claims []claim) ([]done, e
 		finished = append(finished, d)
 	}
 	return finished, errors.Join(failed...)
-}
-
-func keys(set map[string]bool) []string {
-	out := make([]string, 0, len(set))
-	for k := range set {
-		out = append(out, k)
-	}
-	return out
 }
 
 // settle answers one report.

@@ -41,18 +41,18 @@ func NewLibrary(m *Module) *Library {
 	return &Library{m: m, order: list.New(), byID: map[string]*list.Element{}}
 }
 
-// maxCandidates bounds the artifacts looked at for one batch of reports; a release
-// of a web application may have a map for each of its chunks.
+// maxCandidates bounds the artifacts looked at for the reports of one release; that of a
+// web application may have a map for each of its chunks.
 const maxCandidates = 20_000
 
-// Candidates are the artifacts of an environment that belong to one of the releases
-// or have one of the debug ids, the newest first. Those that are not indexed yet are
-// among them: their reports are looked at again when they are.
-func (l *Library) Candidates(ctx context.Context, projectID, environment string, releases, debugIDs []string) ([]*Artifact, error) {
+// Candidates are the artifacts of an environment that belong to the release or have one
+// of the debug ids, the newest first. Those that are not indexed yet are among them:
+// their reports are looked at again when they are.
+func (l *Library) Candidates(ctx context.Context, projectID, environment, release string, debugIDs []string) ([]*Artifact, error) {
 	return query(ctx, l.m.store.Pool(), `
 		WHERE a.project_id = $1 AND a.environment = $2 AND a.deleted_at IS NULL
-		  AND (a.release = ANY ($3) AND a.release <> '' OR a.debug_ids && $4 OR lower(a.match_key) = ANY ($4))
-		ORDER BY a.uploaded_at DESC, a.id DESC LIMIT $5`, projectID, environment, releases, lowered(debugIDs), maxCandidates)
+		  AND (a.release = $3 AND a.release <> '' OR a.debug_ids && $4 OR lower(a.match_key) = ANY ($4))
+		ORDER BY a.uploaded_at DESC, a.id DESC LIMIT $5`, projectID, environment, release, lowered(debugIDs), maxCandidates)
 }
 
 // For makes an artifact a candidate for reports of a release.
