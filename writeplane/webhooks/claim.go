@@ -28,6 +28,7 @@ type claimed struct {
 	Secret         []byte // sealed
 	PreviousSecret []byte // sealed, may be nil
 	PreviousUntil  *time.Time
+	leased         time.Time // until when nobody else may attempt it
 }
 
 // What the statements of a claim ask of a pace p and its subscription s; $1 is now, $5 how
@@ -99,6 +100,7 @@ FROM leased l JOIN webhook_subscriptions s ON s.id = l.subscription_id JOIN webh
 // or ("") of all.
 func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription string, of standing, limit int) ([]claimed, error) {
 	var found []claimed
+	end := now.Add(lease)
 	err := postgres.InPipeline(ctx, pool, func(tx *postgres.Pipeline) error {
 		// A lease lost with the server's last milliseconds only repeats an attempt.
 		tx.Later("set commit", "SET LOCAL synchronous_commit = off")
@@ -106,11 +108,14 @@ func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription 
 		if err != nil || len(lanes) == 0 {
 			return err
 		}
-		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, limit, now.Add(lease), perSubscription)
+		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, limit, end, perSubscription)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim deliveries: %w", err)
+	}
+	for i := range found {
+		found[i].leased = end.Round(0) // the monotonic clock stands while a host is suspended
 	}
 	return found, nil
 }

@@ -151,3 +151,25 @@ func TestNothingIsSentToADeletedSubscription(t *testing.T) {
 		t.Errorf("claimed %+v of a deleted subscription", found)
 	}
 }
+
+// A process that stood still after its claim sends nothing any more: another may be sending it.
+func TestAttemptThatBeginsTooLateIsNotMade(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	url, requests := receiver(t, status(200))
+	subscriptionID, _ := f.subscribe(url, nil, "*")
+	f.emit("switch.flag.halted", nil)
+	late := f.claimUnproven(subscriptionID)
+	f.clock.advance(lease - attemptTimeout + time.Second)
+	f.dispatcher.occupy(unproven, -1)
+	f.dispatcher.work(t.Context(), late, unproven)
+	if len(requests) > 0 {
+		t.Error("the attempt was made, and would have gone on past its lease")
+	}
+	f.clock.advance(attemptTimeout)
+	f.dispatcher.occupy(unproven, -1)
+	f.dispatcher.work(t.Context(), f.claimUnproven(subscriptionID), unproven)
+	if len(requests) != 1 {
+		t.Errorf("%d requests after the lease, want 1", len(requests))
+	}
+}

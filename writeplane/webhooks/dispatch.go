@@ -175,7 +175,9 @@ func (d *Dispatcher) occupy(of standing, change int) {
 func (d *Dispatcher) work(ctx context.Context, c claimed, of standing) {
 	defer d.poke()
 	defer d.occupy(of, +1)
-	for {
+	// The database or this host may have stood still since the claim: an attempt that may
+	// outlive its lease would meet that of whoever takes the delivery over.
+	for c.leased.Sub(d.now()) >= attemptTimeout {
 		if c.Attempts == 1 {
 			d.delay.Observe(d.now().Sub(c.CreatedAt).Seconds())
 		}
