@@ -233,34 +233,61 @@ func (e Erased) Has(scope Scope, id []byte, receivedAt time.Time) bool {
 	return ok && !receivedAt.After(at)
 }
 
+// erasuresAtOnce is how many erasures are read for a batch whoever they are of.
+const erasuresAtOnce = 10_000
+
 const erasedSQL = `
 SELECT e.project_id, e.environment, e.id_hash, e.erased_at
 FROM unnest($1::uuid[], $2::smallint[]) AS k (project_id, environment)
 JOIN erasures e USING (project_id, environment)
-WHERE e.erased_at >= $3`
+WHERE e.erased_at >= $3 LIMIT $4`
 
-// ErasedSince reads the scopes' erasures that concern anything received since oldest.
-func ErasedSince(ctx context.Context, q Querier, scopes []Scope, oldest time.Time) (Erased, error) {
-	var projects []uuid.UUID
-	var environments []int16
-	for _, s := range scopes {
-		projects = append(projects, s.Project)
-		environments = append(environments, int16(s.Environment))
+// erasedAmongSQL looks up one id after the other, as resolveSQL does.
+const erasedAmongSQL = `
+SELECT k.project_id, k.environment, k.id_hash, e.erased_at
+FROM unnest($1::uuid[], $2::smallint[], $3::bytea[]) AS k (project_id, environment, id_hash)
+CROSS JOIN LATERAL (
+	SELECT erased_at FROM erasures
+	WHERE project_id = k.project_id AND environment = k.environment AND id_hash = k.id_hash OFFSET 0
+) e`
+
+// ErasedSince reads the erasures that concern anything received in the scopes since
+// oldest. Mostly there are none, or few. Of an edge that comes back after years there may
+// be millions; then those of ids, the batch's own, are looked up.
+func ErasedSince(ctx context.Context, q Querier, scopes []Scope, oldest time.Time, ids func() []ID) (Erased, error) {
+	projects, environments := spread(scopes)
+	erased, n, err := readErased(ctx, q, erasedSQL, projects, environments, oldest, erasuresAtOnce+1)
+	if err != nil || n <= erasuresAtOnce {
+		return erased, err
 	}
-	rows, err := q.Query(ctx, erasedSQL, projects, environments, oldest)
-	if err != nil {
-		return nil, fmt.Errorf("read erasures: %w", err)
-	}
-	defer rows.Close()
-	erased := Erased{}
-	for rows.Next() {
-		var s Scope
-		var environment int16
-		var hash []byte
-		var at time.Time
-		if err := rows.Scan(&s.Project, &environment, &hash, &at); err != nil {
-			return nil, fmt.Errorf("read erasures: %w", err)
+	seen := map[ID]bool{}
+	var asked []Scope
+	var hashes [][]byte
+	for _, id := range ids() {
+		if !seen[id] {
+			seen[id] = true
+			sum := sha256.Sum256([]byte(id.Text))
+			asked, hashes = append(asked, id.Scope), append(hashes, sum[:])
 		}
+	}
+	projects, environments = spread(asked)
+	erased, _, err = readErased(ctx, q, erasedAmongSQL, projects, environments, hashes)
+	return erased, err
+}
+
+// readErased reads erasures and counts them.
+func readErased(ctx context.Context, q Querier, sql string, args ...any) (erased Erased, n int, err error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read erasures: %w", err)
+	}
+	erased = Erased{}
+	var s Scope
+	var environment int16
+	var hash []byte
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&s.Project, &environment, &hash, &at}, func() error {
+		n++
 		s.Environment = up.Environment(environment)
 		if erased[s] == nil {
 			erased[s] = map[[sha256.Size]byte]time.Time{}
@@ -268,9 +295,10 @@ func ErasedSince(ctx context.Context, q Querier, scopes []Scope, oldest time.Tim
 		if len(hash) == sha256.Size {
 			erased[s][[sha256.Size]byte(hash)] = at
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read erasures: %w", err)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read erasures: %w", err)
-	}
-	return erased, nil
+	return erased, n, nil
 }

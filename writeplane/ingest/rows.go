@@ -95,6 +95,18 @@ func (l *load) note(scope identity.Scope, receivedAt int64, n int) {
 	}
 }
 
+// ids are the identifiers that the operations name.
+func (l *load) ids() (ids []identity.ID) {
+	for i := range l.rows {
+		r := &l.rows[i]
+		ids = append(ids, identity.ID{Scope: r.scope, Text: string(r.DistinctID)})
+		if l.lane == up.LaneAlias {
+			ids = append(ids, identity.ID{Scope: r.scope, Text: string(r.AliasID)})
+		}
+	}
+	return ids
+}
+
 // pick returns the rows of one fate.
 func (l *load) pick(f fate) []*row {
 	var picked []*row

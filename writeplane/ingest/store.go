@@ -142,7 +142,7 @@ func (l *load) lock(ctx context.Context, tx pgx.Tx) error {
 }
 
 func markErased(ctx context.Context, tx pgx.Tx, l *load) error {
-	list, err := identity.ErasedSince(ctx, tx, l.scopes, l.oldest)
+	list, err := identity.ErasedSince(ctx, tx, l.scopes, l.oldest, l.ids)
 	if err != nil || len(list) == 0 {
 		return err
 	}
@@ -238,10 +238,11 @@ func resolve(ctx context.Context, tx pgx.Tx, l *load) error {
 	var ids []identity.ID
 	for i := range l.rows {
 		r := &l.rows[i]
-		if r.fate != stored {
+		text := nameable(r.DistinctID)
+		if r.fate != stored || text == nil { // what is no text is nobody's alias, and refused with its row
 			continue
 		}
-		id := identity.ID{Scope: r.scope, Text: string(r.DistinctID)}
+		id := identity.ID{Scope: r.scope, Text: *text}
 		if _, ok := seen[id]; !ok {
 			seen[id] = struct{}{}
 			ids = append(ids, id)

@@ -17,6 +17,7 @@ import (
 
 	"skerry/pkg/event"
 	"skerry/replication/up"
+	"skerry/writeplane/identity"
 )
 
 func TestABatchThatComesTwiceIsStoredOnce(t *testing.T) {
@@ -123,6 +124,7 @@ func TestRowsThatPostgresRefusesGoToTheDeadLettersAlone(t *testing.T) {
 			ops = append(ops, track("good", "u"))
 		}
 	}
+	b.send(t, "e1", up.LaneAlias, in(projectA, noon, alias("device-1", "other"))) // so ids are looked up
 	b.send(t, "e1", up.LaneEvent, in(projectA, noon, ops...))
 	b.expect(t, []string{"96"}, `SELECT count(*)::text FROM events`)
 	b.expect(t, []string{"48", "51", "8", "88"}, `SELECT number::text FROM dead_letters ORDER BY number::text`)
@@ -473,4 +475,31 @@ func TestIDsLongerThanAnIndexHoldGoToTheDeadLetters(t *testing.T) {
 	b.expect(t, []string{"device-2"}, `SELECT alias_id FROM aliases`)
 	b.expect(t, []string{"1 1 member_too_long", "1 2 member_too_long", "2 1 member_too_long", "3 2 member_too_long", "3 3 nul_character"},
 		`SELECT concat_ws(' ', lane, number, reason) FROM dead_letters ORDER BY lane, number`)
+}
+
+// An edge that comes back after years meets the erasures of all that time.
+func TestWhatWasErasedIsDroppedAmongManyErasures(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	const many = 12_000
+	if _, err := b.db.App.Exec(t.Context(), `
+		INSERT INTO erasures (project_id, environment, id_hash, erased_at, done_at)
+		SELECT $1, 1, sha256(convert_to('gone-' || i, 'UTF8')), $2, now() FROM generate_series(1, $3::int) i`, projectA, noon, many); err != nil {
+		t.Fatal(err)
+	}
+	b.send(t, "e1", up.LaneEvent,
+		in(projectA, noon.Add(-time.Second), track("a", "gone-1"), track("b", "here"), track("c", "gone-12000")),
+		in(projectA, noon.Add(time.Second), track("d", "gone-2")),
+		in(projectB, noon.Add(-time.Second), track("e", "gone-3")))
+	b.send(t, "e1", up.LaneAlias, in(projectA, noon.Add(-time.Second), alias("gone-4", "here"), alias("device-1", "gone-5"), alias("device-2", "here")))
+	b.expect(t, []string{"b", "d", "e"}, `SELECT event_name FROM events ORDER BY number`)
+	b.expect(t, []string{"device-2"}, `SELECT alias_id FROM aliases`)
+	scope := identity.Scope{Project: projectA, Environment: up.Live}
+	asked := func() []identity.ID {
+		return []identity.ID{{Scope: scope, Text: "gone-7"}, {Scope: scope, Text: "here"}}
+	}
+	found, err := identity.ErasedSince(t.Context(), b.db.App, []identity.Scope{scope}, noon.Add(-time.Hour), asked)
+	if err != nil || len(found[scope]) != 1 || !found.Has(scope, []byte("gone-7"), noon) {
+		t.Errorf("%d erasures for two ids: %v", len(found[scope]), err)
+	}
 }
