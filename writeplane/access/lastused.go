@@ -88,6 +88,16 @@ func (s *Store) HearUses(ctx context.Context, nc *nats.Conn) error {
 	}
 }
 
+// noteUsesSQL locks the keys in the order of their ids, as whoever changes several of them
+// does, lest they wait for each other.
+const noteUsesSQL = `
+WITH used AS MATERIALIZED (
+	SELECT k.id, u.at FROM api_keys k JOIN unnest($1::uuid[], $2::timestamptz[]) AS u (id, at) ON k.id = u.id
+	WHERE k.last_used_at IS NULL OR k.last_used_at < u.at
+	ORDER BY k.id FOR NO KEY UPDATE OF k
+)
+UPDATE api_keys k SET last_used_at = used.at FROM used WHERE k.id = used.id`
+
 // flush writes what was collected. What cannot be written is kept for the next time:
 // it is a hint for people, so a failure is logged and nothing else.
 func (l *lastUsed) flush(ctx context.Context) {
@@ -102,9 +112,7 @@ func (l *lastUsed) flush(ctx context.Context) {
 	for keyID, at := range batch {
 		ids, times = append(ids, keyID), append(times, at)
 	}
-	_, err := l.pool.Exec(ctx, `
-		UPDATE api_keys k SET last_used_at = u.at FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, at)
-		WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.at)`, ids, times)
+	_, err := l.pool.Exec(ctx, noteUsesSQL, ids, times)
 	if err == nil {
 		return
 	}
