@@ -78,7 +78,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 
 func (c *Cohort) readPredicate(in *body) {
 	c.Predicate = nil
-	if text, ok := in.form.Text("predicate", false, form.MaxText); ok {
+	if text, ok := in.form.Text("predicate", form.MaxText); ok {
 		c.Predicate = &text
 	}
 }

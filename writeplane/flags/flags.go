@@ -147,7 +147,7 @@ type surroundings struct {
 
 // fill reads everything of the form that may change into f, noting every problem.
 func (f *Flag) fill(in *form.Form, s surroundings) {
-	f.Description, _ = in.Text("description", false, form.MaxText)
+	f.Description, _ = in.Text("description", form.MaxText)
 	f.Enabled = in.Bool("enabled", true)
 	f.Variants = f.readVariants(in)
 	f.readDefault(in, s)
@@ -209,11 +209,15 @@ func (f *Flag) value(in *form.Form, path, text string) string {
 // needed only without it and may then only repeat it.
 func (f *Flag) readDefault(in *form.Form, s surroundings) {
 	f.DefaultVariant = noVariant
-	if name, ok := in.Text("default_variant", false, maxVariantKey); ok && name != "" {
+	if name, ok := in.Text("default_variant", maxVariantKey); ok && name != "" {
 		f.DefaultVariant = name
 	}
 	i := slices.IndexFunc(f.Variants, func(v decide.Variant) bool { return v.Key == f.DefaultVariant })
-	text, ok := in.Text("default_value", i < 0, form.MaxValue)
+	read := in.Text
+	if i < 0 {
+		read = in.RequiredText
+	}
+	text, ok := read("default_value", form.MaxValue)
 	if ok {
 		f.DefaultValue = f.value(in, "default_value", text)
 	}

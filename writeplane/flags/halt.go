@@ -190,8 +190,8 @@ func readResume(r *http.Request) (env, note string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	env, given := in.Text("environment", false, form.MaxText)
-	note, _ = in.Text("note", false, form.MaxText)
+	env, given := in.Text("environment", form.MaxText)
+	note, _ = in.Text("note", form.MaxText)
 	if err := in.Err(); err != nil {
 		return "", "", err
 	}

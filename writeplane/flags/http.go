@@ -84,7 +84,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 }
 
 func (f *Flag) readKind(in *form.Form) {
-	kind, ok := in.Text("kind", true, form.MaxText)
+	kind, ok := in.RequiredText("kind", form.MaxText)
 	f.Kind = decide.Type(kind)
 	if ok && !f.Kind.IsFlagKind() {
 		in.Fault("invalid_type", "kind", "must be boolean, string, number or json")

@@ -96,17 +96,21 @@ const (
 	MaxValue = 1 << 20 // of serialized values; documents bound them further
 )
 
-// Text takes a string of at most max characters. ok is false when it is absent or faulty; an absent one is a fault when
-// required.
-func (f *Form) Text(name string, required bool, max int) (text string, ok bool) {
+// Text takes a string of at most max characters. ok is false when it is absent or faulty.
+func (f *Form) Text(name string, max int) (text string, ok bool) {
 	v := f.Any(name)
 	if v == nil {
-		if required {
-			f.Fault(decide.InvalidBody, name, "is required")
-		}
 		return "", false
 	}
 	return f.CheckText(v, name, max)
+}
+
+// RequiredText is Text for a member whose absence is a fault.
+func (f *Form) RequiredText(name string, max int) (text string, ok bool) {
+	if f.Any(name) == nil {
+		f.Fault(decide.InvalidBody, name, "is required")
+	}
+	return f.Text(name, max)
 }
 
 // CheckText checks a decoded value as Text does, for members inside arrays.
@@ -162,7 +166,7 @@ func (f *Form) Fixed(name, is string) {
 
 // Environment takes the required member `environment`.
 func (f *Form) Environment() string {
-	text, ok := f.Text("environment", true, MaxText)
+	text, ok := f.RequiredText("environment", MaxText)
 	if ok && text != "live" && text != "test" {
 		f.Fault(decide.InvalidBody, "environment", "must be live or test")
 	}
@@ -171,7 +175,7 @@ func (f *Form) Environment() string {
 
 // Key takes the required member that is the resource's key.
 func (f *Form) Key(name string) string {
-	text, ok := f.Text(name, true, MaxText)
+	text, ok := f.RequiredText(name, MaxText)
 	if ok && !decide.ValidKey(text) {
 		f.Fault("invalid_key", name, "must be 1 to 128 of the characters A-Z a-z 0-9 . _ -")
 	}

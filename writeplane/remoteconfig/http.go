@@ -70,7 +70,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	i := &Item{ID: id.New(), ProjectID: project.ID, OrganizationID: project.OrganizationID, CurrentVersion: 1, CreatedAt: at, UpdatedAt: at}
 	i.Environment = in.Environment()
 	i.Key = in.Key("key")
-	typ, ok := in.Text("type", true, form.MaxText)
+	typ, ok := in.RequiredText("type", form.MaxText)
 	i.Type = decide.Type(typ)
 	if ok && !i.Type.IsItemType() {
 		in.Fault("invalid_type", "type", "must be bool, int, float, string or json")
@@ -80,7 +80,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 		return err
 	}
 	var note *string
-	if text, ok := in.Text("note", false, form.MaxText); ok {
+	if text, ok := in.Text("note", form.MaxText); ok {
 		note = &text
 	}
 	if err := in.Err(); err != nil {
@@ -186,7 +186,7 @@ func (i *Item) patched(patch []byte, hasCohort func(string) bool) (after *Item, 
 	for _, name := range members {
 		given.Any(name)
 	}
-	if text, ok := given.Text("note", false, form.MaxText); ok {
+	if text, ok := given.Text("note", form.MaxText); ok {
 		note = &text
 	}
 	if err := given.Err(); err != nil {
@@ -247,7 +247,7 @@ func readRollback(r *http.Request) (versionID string, note *string, err error) {
 	if versionID == "" {
 		return "", nil, ErrVersionRequired
 	}
-	if text, ok := in.Text("note", false, form.MaxText); ok {
+	if text, ok := in.Text("note", form.MaxText); ok {
 		note = &text
 	}
 	return versionID, note, in.Err()

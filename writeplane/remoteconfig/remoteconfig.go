@@ -130,8 +130,8 @@ type surroundings struct {
 
 // fill reads everything of the form that may change into i, noting every problem.
 func (i *Item) fill(in *form.Form, s surroundings) {
-	i.Description, _ = in.Text("description", false, form.MaxText)
-	if text, ok := in.Text("default_value", true, form.MaxValue); ok && i.Type.IsItemType() {
+	i.Description, _ = in.Text("description", form.MaxText)
+	if text, ok := in.RequiredText("default_value", form.MaxValue); ok && i.Type.IsItemType() {
 		normal, err := decide.NormalizeValue(i.Type, text)
 		if err != nil {
 			in.Fault(decide.InvalidValue, "default_value", "%s", err)
