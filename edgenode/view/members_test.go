@@ -1,7 +1,9 @@
 package view
 
 import (
+	"math/rand/v2"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -153,5 +155,82 @@ func TestAChangeOfOneShardLeavesTheOthersInMemory(t *testing.T) {
 	e.put(map[replication.Subject]any{replication.CohortSubject(project, "beta"): state.Cohort{Name: "beta", Shards: shards}, flag("a"): flagBody("a", 1)})
 	if n := read(); n != 0 {
 		t.Errorf("%d shards were read after a change of none", n)
+	}
+}
+
+// However environments and members come into memory and leave it, while everything changes: of one state of the cohorts
+// there is one answer.
+func TestOneStateOneAnswer(t *testing.T) {
+	t.Parallel()
+	const shards, users, changes = 4, 40, 300
+	e := withProject(t, Options{Bytes: 1}) // so that one environment stays
+	e.put(map[replication.Subject]any{replication.CohortSubject(project, "beta"): state.Cohort{Name: "beta", Shards: shards}})
+	type question struct {
+		at replication.Position
+		id string
+	}
+	var mu sync.Mutex
+	answers := map[question]bool{}
+	look := func(env *Environment) {
+		for n := range users {
+			id := "user-" + strconv.Itoa(n)
+			in, known := inBeta(env, id)
+			if !known {
+				continue
+			}
+			q := question{env.Modules.Cohorts.Normal, id}
+			mu.Lock()
+			if before, asked := answers[q]; asked && before != in {
+				t.Errorf("at %d, %s: %t, and %t before", q.at, id, in, before)
+			}
+			answers[q] = in
+			mu.Unlock()
+		}
+	}
+	done := make(chan struct{})
+	var reading sync.WaitGroup
+	for _, name := range []string{"live", "live", "test"} {
+		reading.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if env, ok := e.views.Environment(project, name); ok {
+					look(env)
+				}
+			}
+		})
+	}
+	e.shown = func() {
+		for _, name := range []string{"live", "test"} {
+			look(e.env(name))
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range changes {
+		lists := make([]state.CohortShard, shards)
+		for n := range users {
+			if id := "user-" + strconv.Itoa(n); r.IntN(2) == 0 {
+				in := &lists[decide.Shard(id, shards)]
+				in.Members = append(in.Members, id)
+			}
+		}
+		bodies := map[replication.Subject]any{flag("a"): flagBody("a", int64(n))}
+		for n, list := range lists {
+			if r.IntN(3) == 0 {
+				bodies[beta(n)] = list
+			}
+		}
+		e.put(bodies)
+		if n%50 == 49 {
+			e.serve(0)
+		}
+	}
+	close(done)
+	reading.Wait()
+	if !e.views.Settled(project, "live", look) || len(answers) < users {
+		t.Errorf("%d answers", len(answers))
 	}
 }
