@@ -278,8 +278,9 @@ func (b *bench) measure(ctx context.Context, p pair) error {
 	return nil
 }
 
-// closedLoop sends the plan's requests as fast as the process answers them. It also returns the share of one core that the
-// process used, from the end of the warm-up on. The plan's times are the benchmark's.
+// closedLoop sends the plan's requests as fast as the process answers them. It also
+// returns the share of one core that the process used, from the end of the warm-up on.
+// The plan's times are the benchmark's.
 func (b *bench) closedLoop(ctx context.Context, process *rig.Process, plan load.Plan, label string) (*load.Result, float64, error) {
 	plan.Warmup, plan.Length, plan.Progress = b.config.Warmup, b.config.Length, b.progress(label)
 	type sample struct {

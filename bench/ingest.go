@@ -43,8 +43,8 @@ func ingest(ctx context.Context, b *bench) error {
 	if err := b.takeIn(ctx, edge, project, ""); err != nil {
 		return err
 	}
-	// The generator has one core with the centre together. This shows what the edge does when the other half of that
-	// core is the generator's too.
+	// The generator has one core with the centre together. This shows what the edge
+	// does when the other half of that core is the generator's too.
 	if err := b.stage.PausePostgres(ctx); err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func submit(ctx context.Context, b *bench) error {
 	return b.rates(ctx, report.Figure{Scenario: "submit", Name: fmt.Sprintf("at %g a second", rate), Unit: "responses/s"}, load.Plan{Address: edge.Address, Requests: requests, Conns: 32, Rate: rate}, 201)
 }
 
-// rates measures without a yardstick: the plan's requests, all of which must be answered with the status. The plan's times
-// are the benchmark's.
+// rates measures without a yardstick: the plan's requests, all of which must be
+// answered with the status. The plan's times are the benchmark's.
 func (b *bench) rates(ctx context.Context, f report.Figure, plan load.Plan, status int) error {
 	plan.Warmup, plan.Length, plan.Progress = b.config.Warmup, b.config.Length, b.progress(f.Name)
 	for range b.config.Repetitions {

@@ -79,8 +79,8 @@ func (l Lane) root() string {
 // Position orders the documents of a lane. 0 is before the first.
 type Position uint64
 
-// Revision is the pair of highest positions among some set of documents, one of each lane.
-// It identifies the set's content: it never falls and never repeats for other content.
+// Revision is the pair of highest positions among some set of documents, one of each lane. It identifies the set's
+// content: it never falls and never repeats for other content.
 type Revision struct{ Normal, Urgent Position }
 
 // String prints "<normal>.<urgent>".

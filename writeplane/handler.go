@@ -209,8 +209,9 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, route Route) err
 	return err
 }
 
-// admitAgain is admit for a call that is under way. A caller who has become another, be it by a higher role, has to
-// begin anew: the handler may have judged the former one already.
+// admitAgain is admit for a call that is under way. A caller who has become another, be
+// it by a higher role, has to begin anew: the handler may have judged the former one
+// already.
 func (h *handler) admitAgain(r *http.Request, route Route, call *access.Call) error {
 	fresh := *call
 	if err := h.admit(r, route, &fresh); err != nil {

@@ -50,8 +50,9 @@ func (p *Plane) addIngestion(config Config, leases *lease.Store, crashes ingest.
 	return nil
 }
 
-// heardSink does not wait for a database that has fallen silent. Its lanes try again, on new connections: another server
-// may have taken its place, and a connection to one that is gone would be waited for until TCP gives it up.
+// heardSink does not wait for a database that has fallen silent. Its lanes try again,
+// on new connections: another server may have taken its place, and a connection to one
+// that is gone would be waited for until TCP gives it up.
 type heardSink struct {
 	up.Sink
 	database *postgres.Watch

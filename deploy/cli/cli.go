@@ -171,6 +171,7 @@ func commandPath(c *kong.Context) string {
 // behind `skerry edge`.
 func hiddenDefault(n *kong.Node) bool { return n.Parent != nil && n.Parent.DefaultCmd == n }
 
-// outlive keeps a process that serves from ending because whoever reads its log has ended. Commands that print what they
-// were asked for do end then, as all programs in a pipe.
+// outlive keeps a process that serves from ending because whoever reads its log has
+// ended. Commands that print what they were asked for do end then, as all programs in a
+// pipe.
 func outlive() { signal.Ignore(syscall.SIGPIPE) }

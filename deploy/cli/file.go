@@ -18,8 +18,8 @@ import (
 //	writeplane:               # the flags of one command, which win
 //	  listen: 0.0.0.0:8090
 //
-// Names are those of the flags, with - or _. A value is the text that stands there, as on the command line: 007 is not 7,
-// and 2026-01-02 no time of YAML's.
+// Names are those of the flags, with - or _. A value is the text that stands there, as
+// on the command line: 007 is not 7, and 2026-01-02 no time of YAML's.
 type settings struct {
 	path   string
 	values map[string]any
@@ -72,8 +72,8 @@ func readSettings(path string, r io.Reader) (*settings, error) {
 	return s, nil
 }
 
-// asWritten puts the text of plain values in the place of what YAML takes them for. What has no text of its own, such as a
-// section merged from another, stays.
+// asWritten puts the text of plain values in the place of what YAML takes them for.
+// What has no text of its own, such as a section merged from another, stays.
 func asWritten(n *yaml.Node, decoded any) any {
 	switch n.Kind {
 	case yaml.AliasNode:

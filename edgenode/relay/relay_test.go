@@ -188,8 +188,8 @@ func TestLargeBodiesStreamBothWays(t *testing.T) {
 	}
 }
 
-// answersEarly is an edge before a write plane that answers without reading the body, and
-// keeps the connection until the test has seen the answer.
+// answersEarly is an edge before a write plane that answers without reading the body, and keeps the connection until the
+// test has seen the answer.
 func answersEarly(t *testing.T, status, body string) (address string, answered chan struct{}) {
 	answered = make(chan struct{})
 	return edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {

@@ -74,8 +74,9 @@ type Usage struct {
 	Month      string `json:"month"` // 2026-01
 	Events     int64  `json:"events"`
 	Handshakes int64  `json:"handshakes"`
-	// EventsBy and HandshakesBy are what the totals contain of each source (an edge's store), so that an edge can put its
-	// own present count in the place of its reported one.
+	// EventsBy and HandshakesBy are what the totals contain of each source (an edge's
+	// store), so that an edge can put its own present count in the place of its
+	// reported one.
 	EventsBy     map[string]int64 `json:"events_by,omitempty"`
 	HandshakesBy map[string]int64 `json:"handshakes_by,omitempty"`
 }
@@ -83,8 +84,8 @@ type Usage struct {
 // Flag is the body of `<project>.<env>.flag.<key>`.
 type Flag = decide.FlagDefinition
 
-// Halt is the body of the urgent `<project>.<env>.halt.<key>`: it overlays its flag with the default that the flag had
-// when it was halted. Its tombstone is the resume.
+// Halt is the body of the urgent `<project>.<env>.halt.<key>`: it overlays its flag
+// with the default that the flag had when it was halted. Its tombstone is the resume.
 type Halt = decide.HaltDefinition
 
 // ConfigItem is the body of `<project>.<env>.config.<key>`.
@@ -99,8 +100,9 @@ type Cohort struct {
 	Shards    int    `json:"shards"`
 }
 
-// CohortShard is the body of `<project>.members.<name>.<n>`: the members for which decide.Shard is n, sorted. A lookup
-// needs this one document, so an edge need not hold the others.
+// CohortShard is the body of `<project>.members.<name>.<n>`: the members for which
+// decide.Shard is n, sorted. A lookup needs this one document, so an edge need not hold
+// the others.
 type CohortShard struct {
 	Members []string `json:"members"`
 }

@@ -28,8 +28,8 @@ type anchor struct {
 func (l *Log) Verify(ctx context.Context, organizationID string) (Verdict, error) {
 	var verdict Verdict
 	err := pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// Before the snapshot: a month that retention dropped between it and the walk would be gone, and its anchors
-		// not yet to be seen.
+		// Before the snapshot: a month that retention dropped between it and the walk
+		// would be gone, and its anchors not yet to be seen.
 		if _, err := tx.Exec(ctx, `LOCK TABLE audit_entries IN ACCESS SHARE MODE`); err != nil {
 			return err
 		}

@@ -100,9 +100,11 @@ type ID struct {
 	Text  string
 }
 
-// resolveSQL looks up one id after the other in the primary key; OFFSET 0 keeps the planner from joining. It would expect
-// an array to name many projects, so it merged by project and compared each id of a batch with each alias of its project:
-// with 100,000 aliases three thousand ids took a minute and a half. Its other way to join reads the whole table.
+// resolveSQL looks up one id after the other in the primary key; OFFSET 0 keeps the
+// planner from joining. It would expect an array to name many projects, so it merged by
+// project and compared each id of a batch with each alias of its project: with 100,000
+// aliases three thousand ids took a minute and a half. Its other way to join reads the
+// whole table.
 const resolveSQL = `
 SELECT k.i, a.canonical_id
 FROM unnest($1::uuid[], $2::smallint[], $3::text[]) WITH ORDINALITY AS k (project_id, environment, alias_id, i)

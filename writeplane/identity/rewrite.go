@@ -33,8 +33,8 @@ const (
 	firstBatch = 2_000
 	minBatch   = 100
 	maxBatch   = 50_000
-	// aimedAt is how long a transaction should take. Links and receivers of the same scopes may wait for it, and none
-	// may take a second.
+	// aimedAt is how long a transaction should take. Links and receivers of the same
+	// scopes may wait for it, and none may take a second.
 	aimedAt = 200 * time.Millisecond
 )
 

@@ -18,8 +18,8 @@ import (
 
 const (
 	daysAhead = 3
-	// oldestDay bounds for which days a table is made, when retention does not: an edge whose clock stands in 1970 must
-	// not make ten thousand.
+	// oldestDay bounds for which days a table is made, when retention does not: an edge
+	// whose clock stands in 1970 must not make ten thousand.
 	oldestDay = 400
 	dayLock   = 0x736b_6461_79 // "skday": one process makes tables at a time
 )

@@ -279,8 +279,9 @@ func (f *filter) where() (condition string, args []any) {
 	if f.holding != nil {
 		where = append(where, "e.distinct_id = ANY("+arg(f.holding)+")")
 	} else {
-		// The index by person begins with the project, and the planner likes it for that; what it would have to read there
-		// is all of the project. No index serves this form of equality, so what is left is the summary of times.
+		// The index by person begins with the project, and the planner likes it for
+		// that; what it would have to read there is all of the project. No index serves
+		// this form of equality, so what is left is the summary of times.
 		where[0], where[1] = "e.project_id IS NOT DISTINCT FROM $1", "e.environment IS NOT DISTINCT FROM $2"
 	}
 	if f.name != "" {

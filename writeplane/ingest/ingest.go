@@ -48,8 +48,8 @@ type Crashes func(ctx context.Context, tx pgx.Tx, rows []CrashRow) (bad []BadCra
 type Config struct {
 	// RetentionDays is how many days of events are kept, by day of receipt. 0 keeps them for ever.
 	RetentionDays int
-	// MaxRowBytes bounds what a single event's properties may weigh in a row; beyond, the event goes to the dead
-	// letters. 0 means 128 MiB.
+	// MaxRowBytes bounds what a single event's properties may weigh in a row; beyond,
+	// the event goes to the dead letters. 0 means 128 MiB.
 	MaxRowBytes int64
 }
 
