@@ -28,14 +28,16 @@ type MirrorRow struct {
 type mirror struct {
 	write   func(ctx context.Context, rows []MirrorRow) error
 	queue   chan *submission
+	bytes   atomic.Int64 // of what is queued or being written
 	written atomic.Int64
 	dropped atomic.Int64
 	failed  atomic.Int64
 }
 
 const (
-	mirrorQueue   = 4096 // responses
-	mirrorBatch   = 512  // responses
+	mirrorQueue   = 4096     // responses
+	mirrorBatch   = 512      // responses
+	mirrorBytes   = 64 << 20 // of the bodies of responses
 	mirrorTimeout = 10 * time.Second
 )
 
@@ -45,11 +47,16 @@ func newMirror(write func(ctx context.Context, rows []MirrorRow) error) *mirror 
 
 // add queues a stored response, or counts it as dropped when the queue is full.
 func (m *mirror) add(s *submission) {
-	select {
-	case m.queue <- s:
-	default:
-		m.dropped.Add(1)
+	size := int64(s.size)
+	if now := m.bytes.Add(size); now <= mirrorBytes || now == size {
+		select {
+		case m.queue <- s:
+			return
+		default:
+		}
 	}
+	m.bytes.Add(-size)
+	m.dropped.Add(1)
 }
 
 func (m *mirror) run(ctx context.Context) error {
@@ -66,12 +73,13 @@ func (m *mirror) run(ctx context.Context) error {
 // flush writes first and what has queued behind it.
 func (m *mirror) flush(ctx context.Context, first *submission) {
 	rows := first.mirrorRows(nil)
-	n := int64(1)
+	n, size := int64(1), int64(first.size)
+	defer func() { m.bytes.Add(-size) }()
 	for more := true; more && n < mirrorBatch; {
 		select {
 		case next := <-m.queue:
 			rows = next.mirrorRows(rows)
-			n++
+			n, size = n+1, size+int64(next.size)
 		default:
 			more = false
 		}
