@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,13 +31,13 @@ func Enter() {
 	os.Exit(0)
 }
 
-// child reads its arguments — mode, kind, memory, seconds, output, scratch — bounds
-// itself and does the work.
+// child reads its arguments — mode, kind, memory, seconds, output, parent, scratch —
+// bounds itself and does the work.
 func child(args []string) error {
-	if len(args) != 6 {
+	if len(args) != 7 {
 		return fmt.Errorf("%d arguments", len(args))
 	}
-	var limits [3]uint64
+	var limits [4]uint64
 	for i := range limits {
 		n, err := strconv.ParseUint(args[2+i], 10, 63)
 		if err != nil {
@@ -47,7 +48,8 @@ func child(args []string) error {
 	if err := confine(limits[0], limits[1], limits[2]); err != nil {
 		return err
 	}
-	report, err := work(args[0], symbolicate.Kind(args[1]), os.Stdin, os.Stdout, args[5])
+	go endWith(int(limits[3]))
+	report, err := work(args[0], symbolicate.Kind(args[1]), os.Stdin, os.Stdout, args[6])
 	if err != nil {
 		return err
 	}
@@ -56,6 +58,17 @@ func child(args []string) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return out.Close()
+}
+
+// endWith ends the child when its parent is gone: a program that is killed again and
+// again, and begins anew, must not leave a child each time. The signal that Linux has
+// for it goes by the parent's thread, which Go may end at any time.
+func endWith(parent int) {
+	for range time.Tick(100 * time.Millisecond) {
+		if os.Getppid() != parent {
+			os.Exit(exitBroken)
+		}
+	}
 }
 
 // confine sets limits that the process cannot raise again. Memory is bounded as

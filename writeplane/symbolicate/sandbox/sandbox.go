@@ -45,7 +45,7 @@ type Config struct {
 	Processor time.Duration
 	// Output bounds a lookup form in bytes; 0 means 1 GiB.
 	Output uint64
-	// Parallel is how many children run at once; 0 means 2.
+	// Parallel is how many children index at once, and how many identify; 0 means 2.
 	Parallel int
 	// Scratch is the folder of temporary files; "" means the system's.
 	Scratch string
@@ -83,16 +83,19 @@ func Self() []string {
 	return []string{path, argument}
 }
 
-// Runner starts children, a bounded number at once.
+// Runner starts children, a bounded number at once. Those that identify wait for none
+// that index: an upload is answered while large files are indexed for minutes.
 type Runner struct {
 	config Config
-	slots  chan struct{}
+	slots  map[string]chan struct{} // by mode
 }
 
 // New returns a runner.
 func New(config Config) *Runner {
 	config = config.withDefaults()
-	return &Runner{config: config, slots: make(chan struct{}, config.Parallel)}
+	return &Runner{config: config, slots: map[string]chan struct{}{
+		modeIdentify: make(chan struct{}, config.Parallel), modeBuild: make(chan struct{}, config.Parallel),
+	}}
 }
 
 // Report is what a child found.
@@ -181,8 +184,8 @@ func (r *Runner) result() (*os.File, error) {
 
 func (r *Runner) run(ctx context.Context, mode string, kind symbolicate.Kind, file, out *os.File) (Report, error) {
 	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
+	case r.slots[mode] <- struct{}{}:
+		defer func() { <-r.slots[mode] }()
 	case <-ctx.Done():
 		return Report{}, ctx.Err()
 	}
@@ -203,7 +206,7 @@ func (r *Runner) child(ctx context.Context, mode string, kind symbolicate.Kind, 
 	defer reader.Close()
 	args := append(r.config.Command[1:len(r.config.Command):len(r.config.Command)], mode, string(kind),
 		strconv.FormatUint(r.config.Memory, 10), strconv.Itoa(int(max(r.config.Processor/time.Second, 1))),
-		strconv.FormatUint(r.config.Output, 10), r.config.Scratch)
+		strconv.FormatUint(r.config.Output, 10), strconv.Itoa(os.Getpid()), r.config.Scratch)
 	cmd := exec.CommandContext(limited, r.config.Command[0], args...)
 	cmd.Env = []string{"GOMAXPROCS=2", "GOTRACEBACK=none"}
 	cmd.Stdin, cmd.Stdout, cmd.ExtraFiles = file, out, []*os.File{writer}

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -230,5 +232,67 @@ func TestChildThatSomebodyStopsIsNotBlamedOnTheFile(t *testing.T) {
 		if err == nil || errors.As(err, &fault) != blamed {
 			t.Errorf("%s: got %v", signal, err)
 		}
+	}
+}
+
+func TestUploadsAreIdentifiedWhileLargeFilesAreIndexed(t *testing.T) {
+	t.Parallel()
+	begun := filepath.Join(t.TempDir(), "begun")
+	if err := syscall.Mkfifo(begun, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Its first argument is the mode; descriptor 3 takes the report.
+	const child = `if [ "$1" = build ]; then echo > "$0"; exec sleep 60; fi; echo '{"debug_ids":["a"]}' >&3`
+	r := New(Config{Command: []string{"/bin/sh", "-c", child, begun}, Parallel: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	built := make(chan error, 1)
+	f := file(t, nil)
+	go func() {
+		_, _, err := r.Build(ctx, symbolicate.DSYM, f)
+		built <- err
+	}()
+	if _, err := os.ReadFile(begun); err != nil { // until the child has written
+		t.Fatal(err)
+	}
+	soon, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	if report, err := r.Identify(soon, symbolicate.DSYM, f); err != nil || len(report.DebugIDs) != 1 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	cancel()
+	if err := <-built; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestChildEndsWithItsParent(t *testing.T) {
+	t.Parallel()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	// The shell stands for a process that indexes a file and is killed meanwhile.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command("/bin/sh", "-c", `"$@" $$ "$0" <&4 & echo begun >&3; wait`,
+		t.TempDir(), self, argument, modeBuild, string(symbolicate.DSYM), "700000000", "60", "1000000000")
+	parent.ExtraFiles = []*os.File{writer, file(t, zipOfZeros(t, 3<<30))}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = writer.Close()
+	begun := make([]byte, len("begun\n"))
+	if _, err := io.ReadFull(reader, begun); err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait()
+	if report, err := io.ReadAll(reader); err != nil || len(report) > 0 { // until the child is gone
+		t.Errorf("the child went on to its end: %s, %v", report, err)
 	}
 }
