@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"skerry/writeplane/access"
 	"skerry/writeplane/audit"
 	"skerry/writeplane/blobs"
+	"skerry/writeplane/commit"
 	"skerry/writeplane/jobs"
 )
 
@@ -146,6 +148,38 @@ func TestAuditCursorsAreBoundAndPagesMeet(t *testing.T) {
 	poll := m.must(t, 200, "admin", "GET", "/api/v1/audit?order=asc&since="+member(last, "created_at").(string), "")["entries"].([]any)
 	if len(poll) < 2 || member(poll[len(poll)-1], "after", "name") != "Later" {
 		t.Errorf("%v", poll)
+	}
+}
+
+// Two hundred entries may have a megabyte each.
+func TestPageOfHeavyEntriesEndsBeforeItsLimit(t *testing.T) {
+	t.Parallel()
+	m := newAudited(t)
+	heavy := map[string]string{"text": strings.Repeat("x", 7<<20)}
+	for i := range 5 {
+		err := m.commits.InTx(t.Context(), commit.Origin{Actor: commit.Actor{ID: "u"}}, func(tx *commit.Tx) error {
+			tx.Audit(commit.Entry{OrganizationID: m.founding.OrganizationID, Action: "heavy.made", ResourceType: "heavy", ResourceID: fmt.Sprint(i), After: heavy})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var pages []string
+	for next := ""; ; {
+		got := m.must(t, 200, "owner", "GET", "/api/v1/audit?limit=200&action=heavy.made"+next, "")
+		ids := ""
+		for _, entry := range got["entries"].([]any) {
+			ids += member(entry, "resource_id").(string)
+		}
+		pages = append(pages, ids)
+		if got["has_more"] != true {
+			break
+		}
+		next = "&cursor=" + got["next_cursor"].(string)
+	}
+	if want := []string{"432", "10"}; !slices.Equal(pages, want) { // 7 and 7 MiB are under 16, 21 are over
+		t.Errorf("pages %v, want %v", pages, want)
 	}
 }
 

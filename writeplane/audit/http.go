@@ -113,20 +113,42 @@ func (m *Module) list(w http.ResponseWriter, r *http.Request, c *access.Call, pr
 		return err
 	}
 	q.Limit = window.Fetch()
-	entries := make([]view, 0, q.Limit)
-	var places []Position
-	if projects == nil || len(projects) > 0 {
-		err = m.log.Read(r.Context(), q, func(e *Entry) error {
-			entries = append(entries, e.view())
-			places = append(places, Position{e.CreatedAt, e.Seq})
-			return nil
-		})
-	}
+	shown, last, more, err := m.page(r.Context(), q, window.Limit)
 	if err != nil {
 		return err
 	}
-	shown, next := page.Cut(window, entries, func(view) any { return places[window.Limit-1] })
+	var next *string
+	if more {
+		next = window.Cursor(last)
+	}
 	return reply.JSON(w, http.StatusOK, page.List("entries", shown, next))
+}
+
+// pageBytes of snapshots end a page before its limit.
+const pageBytes = 16 << 20
+
+var errPageFull = errors.New("BUG: the end of a page is no fault")
+
+// page reads up to limit entries, fewer when they are heavy: the page then ends with the one
+// that passes pageBytes. last is where it ends, and more tells whether others follow.
+func (m *Module) page(ctx context.Context, q Query, limit int) (shown []view, last Position, more bool, err error) {
+	if q.Projects != nil && len(q.Projects) == 0 {
+		return nil, last, false, nil
+	}
+	weight := 0
+	err = m.log.Read(ctx, q, func(e *Entry) error {
+		if len(shown) == limit || weight > pageBytes {
+			more = true
+			return errPageFull
+		}
+		shown, last = append(shown, e.view()), Position{e.CreatedAt, e.Seq}
+		weight += len(e.Before) + len(e.After) + len(e.Metadata)
+		return nil
+	})
+	if errors.Is(err, errPageFull) {
+		err = nil
+	}
+	return shown, last, more, err
 }
 
 // parseFilters reads what list and export have in common, and the order.
