@@ -35,10 +35,10 @@ type Scope struct {
 	Environment up.Environment
 }
 
-// MaxIDBytes is how long an identifier may be that is stored anywhere: an index entry
-// holds 2,704 bytes, and of those each index takes some others. The 200 characters of an
-// identifier are fewer, but it may have any number of blanks around them.
-const MaxIDBytes = 2600
+// MaxIDBytes is how long an identifier may be that is stored anywhere, and the name of a
+// property: an index entry holds 2,704 bytes, and some hold two of them. The 200 characters
+// of an identifier are fewer, but it may have any number of blanks around them.
+const MaxIDBytes = 1280
 
 // stripes is how many locks there are. Scopes share them, so that a transaction with
 // any number of scopes takes a bounded number of locks: the server's table of locks is

@@ -125,6 +125,16 @@ func (c *Change) Read() error {
 	return nil
 }
 
+// Overlong tells whether what was read names a property that no index holds.
+func (c *Change) Overlong() bool {
+	for name := range c.traits {
+		if len(name) > MaxIDBytes {
+			return true
+		}
+	}
+	return false
+}
+
 // present is nil for a JSON null.
 func present(value json.RawMessage) []byte {
 	if string(value) == "null" {

@@ -274,6 +274,10 @@ func (s *Store) settlePeople(ctx context.Context, tx pgx.Tx, l *load) error {
 			r.die("malformed_properties")
 			continue
 		}
+		if change.Overlong() {
+			r.die("property_name_too_long")
+			continue
+		}
 		rows, changes = append(rows, r), append(changes, change)
 	}
 	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {

@@ -448,7 +448,7 @@ func TestAChangeOfAProfileThatCannotBeReadHoldsNothingUp(t *testing.T) {
 	}
 	b.send(t, "e1", up.LanePeople, in(projectA, noon, change(`[]`), change(`{"good":1}`), change(`{"`+string(long)+`":1}`)))
 	b.expect(t, []string{"good 1"}, `SELECT name || ' ' || value::text FROM profile_values`)
-	b.expect(t, []string{"malformed_properties", "refused_54000"}, `SELECT reason FROM dead_letters ORDER BY reason`)
+	b.expect(t, []string{"malformed_properties", "property_name_too_long"}, `SELECT reason FROM dead_letters ORDER BY reason`)
 	if got := b.books(t, "e1", up.LanePeople); got != "1 0 0 2" {
 		t.Errorf("books %s", got)
 	}
@@ -475,6 +475,30 @@ func TestIDsLongerThanAnIndexHoldGoToTheDeadLetters(t *testing.T) {
 	b.expect(t, []string{"device-2"}, `SELECT alias_id FROM aliases`)
 	b.expect(t, []string{"1 1 member_too_long", "1 2 member_too_long", "2 1 member_too_long", "3 2 member_too_long", "3 3 nul_character"},
 		`SELECT concat_ws(' ', lane, number, reason) FROM dead_letters ORDER BY lane, number`)
+}
+
+// A row that PostgreSQL refuses is looked for by halving its batch: whoever may send many holds everybody up. So what can
+// be stored at all fits into every index, also two of it into one.
+func TestTheLongestIDsAndNamesFitIntoEveryIndex(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	rng := rand.New(rand.NewPCG(1, 1))
+	longest := func() string {
+		text := make([]byte, identity.MaxIDBytes)
+		for i := range text {
+			text[i] = byte('a' + rng.IntN(26)) // hard to compress
+		}
+		return string(text)
+	}
+	device, user, other, name := longest(), longest(), longest(), longest()
+	b.send(t, "e1", up.LaneEvent, in(projectA, noon, track("e", device)))
+	for _, id := range []string{device, user} {
+		b.send(t, "e1", up.LanePeople, in(projectA, noon, up.Operation{DistinctID: []byte(id), Properties: fmt.Appendf(nil, `{"%s":1}`, name)}))
+	}
+	b.send(t, "e1", up.LaneAlias, in(projectA, noon, alias(device, user), alias(device, other), alias(user, other)))
+	b.send(t, "e1", up.LaneEvent, in(projectA, noon, track("f", device)))
+	b.expect(t, []string{"2 2 1 1 0"}, `SELECT concat_ws(' ', (SELECT count(*) FROM events), (SELECT count(*) FROM aliases),
+		(SELECT count(*) FROM identity_conflicts), (SELECT count(*) FROM profile_values), (SELECT count(*) FROM dead_letters))`)
 }
 
 // An edge that comes back after years meets the erasures of all that time.
