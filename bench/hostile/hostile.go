@@ -51,8 +51,8 @@ const (
 	// waits behind the attackers' work. A quarter of a second is what the slowest of a
 	// hundred may wait; without an attack it is a few milliseconds.
 	politeP99 = 250 * time.Millisecond
-	// mostMemory is what an edge may take at worst: its caches (96 MB of views, 16 MB
-	// of state, 64 MB of answers at most), its two stores, 10,000 connections of 24 KiB
+	// mostMemory is what an edge may take at worst: its caches (96 MB of views, 32 MB of
+	// cohorts' members, 16 MB of state), its two stores, 10,000 connections of 24 KiB
 	// (header and answer buffers), and bodies within the budget of intake.
 	mostMemory = 1 << 30
 )

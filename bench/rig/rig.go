@@ -174,15 +174,15 @@ func lastLine(text string) string {
 func (p *Process) Stderr() string { return p.stderr.String() }
 
 // CPU is the processor time that the process has used so far.
-func (p *Process) CPU() (time.Duration, error) { return CPU(p.PID()) }
+func (p *Process) CPU() (time.Duration, error) { return processorTime(p.PID()) }
 
 // Memory is the process's resident set in bytes.
-func (p *Process) Memory() (int64, error) { return Memory(p.PID()) }
+func (p *Process) Memory() (int64, error) { return resident(p.PID()) }
 
 const ticksPerSecond = 100 // USER_HZ, which is 100 on every Linux that Go supports
 
-// CPU is the processor time, user and system, of a process with all its threads.
-func CPU(pid int) (time.Duration, error) {
+// processorTime is the time, user and system, of a process with all its threads.
+func processorTime(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read processor time: %w", err)
@@ -204,8 +204,8 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
 }
 
-// Memory is the resident set of a process in bytes.
-func Memory(pid int) (int64, error) {
+// resident is the resident set of a process in bytes.
+func resident(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read memory: %w", err)
