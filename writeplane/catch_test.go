@@ -697,10 +697,17 @@ func TestDeletedReleaseLosesItsFilesAndMayComeBack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(c.folder, "objects", "symbols", c.founding.ProjectID, id.New()), []byte("left by a dead process"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	elsewhere := filepath.Join(c.folder, "objects", "symbols", id.New())
+	if err := os.Mkdir(elsewhere, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(elsewhere, id.New()), []byte("another installation's, in the same bucket"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := cleaner.Orphans(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	c.files(t, 3)
+	c.files(t, 4)
 }
 
 // No artifact may outlive its release, or nobody would ever purge it: it goes with the
