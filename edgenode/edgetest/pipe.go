@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"skerry/pkg/decide"
 	"skerry/pkg/state"
-
-	"github.com/valyala/fasthttp"
 )
 
 // pipe is a connection whose client sends n requests and takes every answer: what is left to measure is the server's own

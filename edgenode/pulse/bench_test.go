@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"skerry/edgenode/edgetest"
-
 	"github.com/valyala/fasthttp"
+
+	"skerry/edgenode/edgetest"
 )
 
 // BenchmarkPages asks for the survey list and a bundle, whole, compressed and not modified.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"skerry/writeplane/postgres"
-
 	"github.com/jackc/pgx/v5"
+
+	"skerry/writeplane/postgres"
 )
 
 // facet is a kind of entries that a query matches, in one month. Action and Type are

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"skerry/writeplane/postgres"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/writeplane/postgres"
 )
 
 // Ages that decide where an entry is read (specification, Audit entry).

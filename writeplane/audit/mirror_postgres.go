@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"skerry/writeplane/postgres"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/writeplane/postgres"
 )
 
 // PostgresMirror is a Mirror in a schema of its own, in the central database or in

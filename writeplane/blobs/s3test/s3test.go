@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"skerry/pkg/buildtest"
-
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"skerry/pkg/buildtest"
 )
 
 // build builds the server once per process.
