@@ -20,7 +20,8 @@ type cursor struct {
 	in   up.Incarnation
 	last uint64
 	gaps []span // numbers before last that may still come, in order
-	gone bool   // gaps were filled or noted, and have to be written
+	// unsaved tells that gaps were filled or noted since they were read.
+	unsaved bool
 }
 
 // span is the numbers [first, last].
@@ -104,7 +105,7 @@ func (c *cursor) take(first, last uint64) {
 			left = append(left, g)
 			continue
 		}
-		c.gone = true
+		c.unsaved = true
 		if g.first < first {
 			left = append(left, span{g.first, first - 1})
 		}
@@ -118,7 +119,7 @@ func (c *cursor) take(first, last uint64) {
 // skip passes over [last+1, until] because its edge has been retired.
 func (c *cursor) skip(until uint64) {
 	c.gaps = append(c.gaps, span{c.last + 1, until})
-	c.last, c.gone = until, true
+	c.last, c.unsaved = until, true
 }
 
 // lose gives up what is missing up to a number, and returns it.
@@ -127,7 +128,7 @@ func (c *cursor) lose(through uint64) (lost []span) {
 	for _, g := range c.gaps {
 		if g.first <= through {
 			lost = append(lost, span{g.first, min(g.last, through)})
-			g.first, c.gone = through+1, true
+			g.first, c.unsaved = through+1, true
 		}
 		if g.first <= g.last {
 			left = append(left, g)
@@ -144,7 +145,7 @@ func (c *cursor) lose(through uint64) (lost []span) {
 // save writes the cursor with what its transaction took.
 func (c *cursor) save(ctx context.Context, tx pgx.Tx, counts [4]int64) error {
 	key := []any{c.edge, int16(c.lane), uuid.UUID(c.in.ID)}
-	if c.gone {
+	if c.unsaved {
 		if _, err := tx.Exec(ctx, `DELETE FROM ingest_gaps WHERE edge = $1 AND lane = $2 AND incarnation = $3 AND may_return`, key...); err != nil {
 			return fmt.Errorf("fill gaps: %w", err)
 		}

@@ -37,7 +37,7 @@ func (s *Store) Store(ctx context.Context, edge string, batches []up.Batch) (up.
 			return err
 		}
 		outcome.Stored = c.watermark()
-		if len(l.rows) == 0 && !c.gone {
+		if len(l.rows) == 0 && !c.unsaved {
 			return nil
 		}
 		if err := s.settle(ctx, tx, l); err != nil {
