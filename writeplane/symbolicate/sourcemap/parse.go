@@ -53,7 +53,7 @@ func DebugID(data []byte) (string, error) {
 // and answers so; a map that is no map is ErrMalformed.
 func Build(data []byte) (index []byte, warnings []string, err error) {
 	b := newBuilder()
-	p := parser{b: b}
+	p := parser{b: b, room: 8*len(data) + 64<<10}
 	if err := p.document(strip(data), place{line: math.MaxInt64}, offset{}, 0); err != nil {
 		return nil, nil, err
 	}
@@ -78,6 +78,7 @@ type parser struct {
 	b        *builder
 	bad      int
 	sections int
+	room     int // for what sourceRoot adds to sources: a long one before each of many would take gigabytes
 }
 
 // document adds one map at off, up to but not including stop.
@@ -115,6 +116,9 @@ func (p *parser) indexMap(raw []byte, stop place, off offset, depth int) error {
 		at := place{line: off.line + s.at.line, column: s.at.column}
 		if s.at.line == 0 {
 			at.column += off.column
+		}
+		if at.line > math.MaxInt32 { // the offsets of nested sections add up
+			return malformed("a section begins behind line 2^31")
 		}
 		end := stop
 		if i+1 < len(list) {
@@ -203,10 +207,16 @@ func (p *parser) plainMap(m map[string][]byte, stop place, off offset) error {
 		return err
 	}
 	sources, err := strs(m["sources"], "sources", func(i int, s string, null bool) uint32 {
+		if p.room -= len(root); p.room < 0 {
+			return 0
+		}
 		return p.b.source(resolve(root, s), null, ignored[int64(i)])
 	})
 	if err != nil {
 		return err
+	}
+	if p.room < 0 {
+		return malformed("sourceRoot makes the sources too long")
 	}
 	if len(m["sources"]) == 0 {
 		return malformed("sources is missing")

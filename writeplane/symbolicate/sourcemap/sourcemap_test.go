@@ -255,6 +255,33 @@ func TestDamagedLookupFormNeverPanics(t *testing.T) {
 	}
 }
 
+func TestLongRootsAndFarSectionsAreRefused(t *testing.T) {
+	t.Parallel()
+	nest := func(line int, inner string) string {
+		return fmt.Sprintf(`{"version":3,"sections":[{"offset":{"line":%d,"column":0},"map":%s}]}`, line, inner)
+	}
+	const one = `{"version":3,"sources":["a"],"mappings":"AAAA"}`
+	var many strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&many, `,"%d"`, i)
+	}
+	rooted := func(root int) string {
+		return fmt.Sprintf(`{"version":3,"sourceRoot":"%s","sources":["a"%s],"mappings":"AAAA"}`, strings.Repeat("r", root), many.String())
+	}
+	for text, refused := range map[string]bool{
+		nest(1<<31-1, one): false, nest(1<<31-1, nest(1, one)): true, nest(1<<31-1, nest(1<<31-1, nest(3, one))): true,
+		rooted(60): false, rooted(60_000): true,
+	} {
+		if _, _, err := Build([]byte(text)); errors.Is(err, ErrMalformed) != refused {
+			t.Errorf("%.100s…: %v", text, err)
+		}
+	}
+	table, _ := open(t, nest(1<<31-1, one))
+	if got := at(table, 1<<31, 1); got != "a:1:1" {
+		t.Errorf("the last line: %s", got)
+	}
+}
+
 func FuzzBuild(f *testing.F) {
 	f.Add([]byte(`{"version":3,"sources":["a"],"names":["n"],"mappings":"AAAAA,EACA,E;IAAA"}`), int64(1), int64(3))
 	f.Add([]byte(`{"version":3,"sections":[{"offset":{"line":0,"column":2},"map":{"version":3,"sources":[null],"mappings":"AAAA"}}]}`), int64(1), int64(3))
