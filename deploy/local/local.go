@@ -3,7 +3,8 @@
 // number of edges, and a demo to look at.
 //
 // It promises: credentials.json is written as soon as everything answers, and a
-// start removes the one before first; a stop ends everything within 10 s; data
+// start removes the one before first; an edge that has run on the folder before
+// answers from its own disk, whatever PostgreSQL takes to recover; a stop ends everything within 10 s; data
 // and credentials survive a stop and a kill -9 at any moment, the first start
 // included; a second start on the same folder is refused and says why.
 //
@@ -31,6 +32,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -81,8 +83,7 @@ const (
 	drainTime        = 6 * time.Second
 	postgresStopTime = 2 * time.Second
 
-	// startTime is how long everything may take to answer. A first start on a
-	// slow disk spends most of it in initdb.
+	// startTime is how long everything may take to answer once it is there.
 	startTime = 2 * time.Minute
 )
 
@@ -147,7 +148,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := os.Remove(credentialsPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	under, err := startServers(ctx, cfg)
+	under, err := startServers(cfg)
 	if err != nil {
 		return interrupted(ctx, err)
 	}
@@ -164,31 +165,22 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// runPlanes runs the planes on servers that are up.
+// runPlanes runs the planes, and PostgreSQL under them.
 func runPlanes(ctx context.Context, cfg Config, under *servers, credentialsPath string) error {
-	kept, err := openSecrets(filepath.Join(cfg.Data, "demo.secrets"))
-	if err != nil {
-		return err
-	}
-	p, err := assemble(ctx, cfg, under)
-	if err != nil {
-		return err
-	}
+	p := newPlanes(cfg, under)
 	var group serve.Group
 	p.addTo(&group)
-	if under.pg != nil {
-		group.Add("postgres", under.pg.keep)
-	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- group.Run(running) }()
 
-	starting, giveUp := context.WithTimeout(ctx, startTime)
+	starting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	up := make(chan error, 1)
-	go func() { up <- p.bringUp(starting, cfg, kept, credentialsPath) }()
+	go func() { up <- p.bringUp(starting, credentialsPath) }()
 
+	var err error
 	select {
 	case err = <-up:
 		if err != nil {
@@ -216,39 +208,47 @@ func runPlanes(ctx context.Context, cfg Config, under *servers, credentialsPath 
 
 // servers are PostgreSQL and NATS, private or given.
 type servers struct {
-	postgresURL, natsURL string
-	pg                   *keeper            // nil when given
-	nats                 *natsserver.Server // nil when given
+	natsURL string
+	nats    *natsserver.Server // nil when given
+
+	postgresDir string                 // "" when it is given
+	ready       chan struct{}          // closed when PostgreSQL is there
+	postgresURL string                 // set before ready is closed
+	pg          atomic.Pointer[keeper] // nil when given, and until it is there
 }
 
-// startServers starts the private ones side by side.
-func startServers(ctx context.Context, cfg Config) (*servers, error) {
-	s := &servers{postgresURL: cfg.PostgresURL, natsURL: cfg.NATSURL}
-	failed := make(chan error, 1)
-	go func() {
-		if s.natsURL != "" {
-			failed <- reachNATS(s.natsURL)
-			return
-		}
-		var err error
-		s.nats, err = natsserver.Start(natsserver.Config{Dir: filepath.Join(cfg.Data, "nats"), Log: slog.Default()})
-		if err == nil {
-			s.natsURL = s.nats.URL()
-		}
-		failed <- err
-	}()
-	var err error
-	if s.postgresURL == "" {
-		s.pg, err = startPostgres(ctx, filepath.Join(cfg.Data, "postgres"))
-		if err == nil {
-			s.postgresURL = s.pg.url()
-		}
+// startServers starts what the edges need to begin. PostgreSQL, which may have
+// to recover, is a part that runs beside them: see runPostgres.
+func startServers(cfg Config) (*servers, error) {
+	s := &servers{natsURL: cfg.NATSURL, postgresURL: cfg.PostgresURL, ready: make(chan struct{})}
+	if s.postgresURL != "" {
+		close(s.ready)
+	} else {
+		s.postgresDir = filepath.Join(cfg.Data, "postgres")
 	}
-	if err = errors.Join(err, <-failed); err != nil {
-		s.stop()
+	if s.natsURL != "" {
+		return s, reachNATS(s.natsURL)
+	}
+	var err error
+	s.nats, err = natsserver.Start(natsserver.Config{Dir: filepath.Join(cfg.Data, "nats"), Log: slog.Default()})
+	if err != nil {
 		return nil, err
 	}
+	s.natsURL = s.nats.URL()
 	return s, nil
+}
+
+// runPostgres starts the private PostgreSQL and keeps it running until ctx is
+// done; stop ends it.
+func (s *servers) runPostgres(ctx context.Context) error {
+	k, err := startPostgres(ctx, s.postgresDir)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	s.pg.Store(k)
+	s.postgresURL = k.url()
+	close(s.ready)
+	return k.keep(ctx)
 }
 
 // reachNATS tells at once of a wrong address. The planes would wait for a
@@ -266,8 +266,8 @@ func (s *servers) stop() {
 	if s.nats != nil {
 		s.nats.Stop()
 	}
-	if s.pg != nil {
-		if err := s.pg.stop(); err != nil {
+	if k := s.pg.Load(); k != nil {
+		if err := k.stop(); err != nil {
 			slog.Error("stop PostgreSQL", "error", err)
 		}
 	}

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +30,9 @@ import (
 // childEnv makes the test binary be `skerry up` on the folder it names.
 const childEnv = "LOCAL_TEST_DATA"
 
+// portsEnv gives it the ports of the first edge and the write plane, "8080,8090"; any when it is absent.
+const portsEnv = "LOCAL_TEST_PORTS"
+
 func TestMain(m *testing.M) {
 	if data := os.Getenv(childEnv); data != "" {
 		os.Exit(child(data))
@@ -39,10 +44,15 @@ func child(data string) int {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := Run(ctx, Config{
+	cfg := Config{
 		Data: data, Edges: 2, ListenEdge: "127.0.0.1:0", ListenWritePlane: "127.0.0.1:0",
 		Out: os.Stdout, Program: "skerry",
-	})
+	}
+	if ports := os.Getenv(portsEnv); ports != "" {
+		edge, plane, _ := strings.Cut(ports, ",")
+		cfg.ListenEdge, cfg.ListenWritePlane = "127.0.0.1:"+edge, "127.0.0.1:"+plane
+	}
+	err := Run(ctx, cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		return 1
@@ -215,6 +225,19 @@ func (r *run) eventually(what, want, method, url string, header ...string) {
 	r.t.Fatalf("%s: no %q in %s", what, want, body)
 }
 
+// postmaster is the process id of the private PostgreSQL.
+func (r *run) postmaster() (pid int) {
+	r.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(r.data, "postgres", "cluster", "postmaster.pid"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := fmt.Sscan(string(raw), &pid); err != nil {
+		r.t.Fatal(err)
+	}
+	return pid
+}
+
 func (r *run) key() []string     { return []string{"x-api-key", r.APIKeys["live"]} }
 func (r *run) viewer() []string  { return []string{"Authorization", "Bearer " + r.Tokens["viewer"]} }
 func (r *run) handshake() string { return "/api/v1/handshake?distinct_id=user-1" }
@@ -350,15 +373,7 @@ func TestSecondUpOnTheSameFolderIsRefused(t *testing.T) {
 func TestPostgresThatDiesIsStartedAgain(t *testing.T) {
 	data := dataFolder(t)
 	r := up(t, data)
-	raw, err := os.ReadFile(filepath.Join(data, "postgres", "cluster", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pid int
-	if _, err := fmt.Sscan(string(raw), &pid); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(r.postmaster(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if status, body, _ := r.call("POST", r.Edges[0]+"/api/v1/track", `{"event_name":"meanwhile","distinct_id":"user-9"}`, r.key()...); status != 200 {
@@ -369,6 +384,77 @@ func TestPostgresThatDiesIsStartedAgain(t *testing.T) {
 	}
 	r.eventually("event sent meanwhile", `"meanwhile"`, "GET", r.events("meanwhile"), r.viewer()...)
 	if err := r.stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// A PostgreSQL that does not end, left by a killed run, holds a start up for many seconds. The edges need it for nothing.
+func TestEdgesAnswerWhilePostgresIsStillToCome(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only here a program knows what an earlier one has left")
+	}
+	// Below the ports that systems give out by themselves.
+	edge := 12000 + 300*rand.IntN(60)
+	t.Setenv(portsEnv, fmt.Sprintf("%d,%d", edge, edge+10))
+	data := dataFolder(t)
+	r := up(t, data)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", r.postmaster()))
+	if err != nil {
+		t.Skip(err)
+	}
+	// The server waits for each of them, so one frozen child is enough to keep it.
+	var frozen int
+	if _, err := fmt.Sscan(string(children), &frozen); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(frozen, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(frozen, syscall.SIGKILL) })
+	r.kill()
+
+	again := launch(t, data)
+	again.credentials = r.credentials
+	var last error
+	for end := time.Now().Add(60 * time.Second); ; <-time.After(10 * time.Millisecond) {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", r.Edges[1]+r.handshake(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("x-api-key", r.APIKeys["live"])
+		res, err := http.DefaultClient.Do(req)
+		if last = err; err == nil {
+			res.Body.Close()
+			if res.StatusCode == 200 {
+				break
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no answer: %v\n%s", last, again.errs.String())
+		}
+	}
+	if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", frozen)); err != nil || !strings.Contains(string(state), ") T ") {
+		t.Errorf("the edges waited for PostgreSQL: its process is gone (%v, %s)", err, state)
+	}
+	if status, body, _ := again.call("POST", r.Edges[0]+"/api/v1/track", `{"event_name":"early","distinct_id":"user-9"}`, r.key()...); status != 200 {
+		t.Errorf("track before the write plane is there: %d %s", status, body)
+	}
+	if status, body, _ := again.call("GET", r.events("early"), "", r.viewer()...); status != 503 {
+		t.Errorf("a query before the write plane is there: %d %s, want 503", status, body)
+	}
+	if err := syscall.Kill(frozen, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(60 * time.Second); ; <-time.After(50 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(data, "credentials.json")); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no credentials.json in time\n%s", again.errs.String())
+		}
+	}
+	again.eventually("event sent early", `"early"`, "GET", r.events("early"), r.viewer()...)
+	if err := again.stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
 }
@@ -403,7 +489,7 @@ func TestServersThatCannotBeReachedAreNamed(t *testing.T) {
 	}
 	base.NATSURL = natstest.New(t).URL
 	err = Run(t.Context(), base)
-	if err == nil || !strings.HasPrefix(err.Error(), "reach postgres at 127.0.0.1:1: ") || strings.Contains(err.Error(), "secret") {
+	if err == nil || !strings.HasPrefix(err.Error(), "write plane: reach postgres at 127.0.0.1:1: ") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Run: %v, want one that names the address and no secret", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -18,12 +19,50 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// planes are the write plane and the edges of one machine.
+// planes are the write plane and the edges of one machine. Each is opened by
+// the part that runs it, as soon as what it needs is there.
 type planes struct {
+	cfg   Config
 	under *servers
-	write *writeplane.Plane
-	edges []*edgenode.Edge
 	http  *http.Client
+
+	write  *writeplane.Plane // set before opened is closed
+	opened chan struct{}
+	edges  []*edgenode.Edge // each set before its channel of begun is closed
+	begun  []chan struct{}
+}
+
+func newPlanes(cfg Config, under *servers) *planes {
+	p := &planes{
+		cfg: cfg, under: under, opened: make(chan struct{}), edges: make([]*edgenode.Edge, cfg.Edges),
+		http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	for range cfg.Edges {
+		p.begun = append(p.begun, make(chan struct{}))
+	}
+	return p
+}
+
+func (p *planes) addTo(group *serve.Group) {
+	if p.under.postgresDir != "" {
+		group.Add("postgres", p.under.runPostgres)
+	}
+	group.Add("write plane", p.runWritePlane)
+	for i := range p.cfg.Edges {
+		group.Add(edgeID(i), func(ctx context.Context) error { return p.runEdge(ctx, i) })
+	}
+}
+
+func edgeID(i int) string { return "edge-" + strconv.Itoa(i) }
+
+// await returns when the channel is closed; false means that ctx was done first.
+func await(ctx context.Context, there <-chan struct{}) bool {
+	select {
+	case <-there:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // loopback is where our edges call the write plane from.
@@ -36,44 +75,68 @@ func dialable(base string) string {
 	if err != nil {
 		return base
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsUnspecified() {
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() == "" || err == nil && ip.IsUnspecified() {
 		u.Host = net.JoinHostPort("127.0.0.1", u.Port())
 	}
 	return u.String()
 }
 
-// assemble builds all planes; their listeners are open then, so that every
-// address is known.
-func assemble(ctx context.Context, cfg Config, under *servers) (*planes, error) {
-	if err := postgres.Migrate(ctx, under.postgresURL); err != nil {
-		return nil, err
+// runWritePlane opens the write plane when PostgreSQL is there.
+func (p *planes) runWritePlane(ctx context.Context) error {
+	if !await(ctx, p.under.ready) {
+		return nil
 	}
-	p := &planes{under: under, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}}
-	plane := cfg.Plane
-	plane.Listen, plane.ListenOperator = listeners(cfg.ListenWritePlane, 0)
-	plane.Postgres = postgres.Config{URL: under.postgresURL}
-	plane.NATS = under.natsURL
-	plane.TrustedProxies = loopback
-	plane.Blobs.URL = filepath.Join(cfg.Data, "blobs")
-	var err error
-	p.write, err = writeplane.New(ctx, plane)
+	if err := postgres.Migrate(ctx, p.under.postgresURL); err != nil {
+		return interrupted(ctx, err)
+	}
+	config := p.cfg.Plane
+	config.Listen, config.ListenOperator = listeners(p.cfg.ListenWritePlane, 0)
+	config.Postgres = postgres.Config{URL: p.under.postgresURL}
+	config.NATS = p.under.natsURL
+	config.TrustedProxies = loopback
+	config.Blobs.URL = filepath.Join(p.cfg.Data, "blobs")
+	plane, err := writeplane.New(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("write plane: %w", byOurFlag("--listen-writeplane", err))
+		return interrupted(ctx, byOurFlag("--listen-writeplane", err))
 	}
-	for i := range cfg.Edges {
-		node := cfg.Edge
-		node.ID = "edge-" + strconv.Itoa(i)
-		node.Data = filepath.Join(cfg.Data, node.ID)
-		node.Listen, node.OperatorListen = listeners(cfg.ListenEdge, i)
-		node.Limits.Drain = requestTime
-		node.NATS, node.WritePlane = under.natsURL, dialable(p.write.URL())
-		edge, err := edgenode.New(node)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", node.ID, byOurFlag("--listen-edge", err))
+	p.write = plane
+	close(p.opened)
+	return plane.Run(ctx)
+}
+
+// runEdge opens an edge: at once when it has run here before, since it has
+// state to serve then, else behind the write plane.
+func (p *planes) runEdge(ctx context.Context, i int) error {
+	node := p.cfg.Edge
+	node.ID = edgeID(i)
+	node.Data = filepath.Join(p.cfg.Data, node.ID)
+	node.Listen, node.OperatorListen = listeners(p.cfg.ListenEdge, i)
+	node.Limits.Drain = requestTime
+	node.NATS = p.under.natsURL
+	address, known := p.beforehand()
+	if _, err := os.Stat(node.Data); err != nil || !known {
+		if !await(ctx, p.opened) {
+			return nil
 		}
-		p.edges = append(p.edges, edge)
+		address = p.write.URL()
 	}
-	return p, nil
+	node.WritePlane = dialable(address)
+	edge, err := edgenode.New(node)
+	if err != nil {
+		return interrupted(ctx, byOurFlag("--listen-edge", err))
+	}
+	defer edge.Close()
+	p.edges[i] = edge
+	close(p.begun[i])
+	return edge.Run(ctx)
+}
+
+// beforehand is the write plane's address before there is one, unless its
+// port is any.
+func (p *planes) beforehand() (address string, known bool) {
+	own, _ := listeners(p.cfg.ListenWritePlane, 0)
+	port, err := portOf("--listen-writeplane", own)
+	return "http://" + own, err == nil && port != 0
 }
 
 // byOurFlag names the flag of skerry up that decides over an address that
@@ -89,19 +152,20 @@ func byOurFlag(flag string, err error) error {
 	return err
 }
 
-func (p *planes) addTo(group *serve.Group) {
-	group.Add("write plane", p.write.Run)
-	for i, edge := range p.edges {
-		group.Add("edge-"+strconv.Itoa(i), func(ctx context.Context) error {
-			defer edge.Close()
-			return edge.Run(ctx)
-		})
-	}
-}
-
 // bringUp founds the organization, makes the demo, and announces when all
 // answers.
-func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, credentialsPath string) error {
+func (p *planes) bringUp(ctx context.Context, credentialsPath string) error {
+	for _, there := range append([]chan struct{}{p.opened}, p.begun...) {
+		if !await(ctx, there) {
+			return ctx.Err()
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	kept, err := openSecrets(filepath.Join(p.cfg.Data, "demo.secrets"))
+	if err != nil {
+		return err
+	}
 	tokens, err := p.write.Access.Bootstrap(ctx, p.write.Store, kept.Founding)
 	if err != nil {
 		return err
@@ -122,7 +186,7 @@ func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, credent
 	if err := p.awaitAnswers(ctx, c); err != nil {
 		return err
 	}
-	if !cfg.NoDemo && !kept.DemoMade {
+	if !p.cfg.NoDemo && !kept.DemoMade {
 		d := demo{http: p.http, writePlane: c.WritePlane, edge: c.Edges[0], token: tokens["owner"], project: c.ProjectID, key: c.APIKeys["live"]}
 		if err := d.make(ctx); err != nil {
 			return err
@@ -135,7 +199,7 @@ func (p *planes) bringUp(ctx context.Context, cfg Config, kept *secrets, credent
 	if err := writeJSON(credentialsPath, c); err != nil {
 		return err
 	}
-	return announce(cfg, kept, c, credentialsPath)
+	return announce(p.cfg, kept, c, credentialsPath)
 }
 
 // awaitAnswers returns when every process is ready and every edge answers a
