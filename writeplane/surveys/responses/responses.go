@@ -36,7 +36,7 @@ type Config struct {
 	// MaxBody is the largest submission or partial save in bytes; 0 means 64 MiB.
 	MaxBody int64
 	// Bodies is how many bytes of bodies over 64 KiB are worked on at a time; 0 means
-	// 128 MiB. Others wait.
+	// 128 MiB. Others wait; those of which over 1 MiB has come are refused instead.
 	Bodies int64
 	// Mirror writes rows of the analytics copy; nil means the table survey_mirror.
 	Mirror func(ctx context.Context, rows []MirrorRow) error

@@ -18,8 +18,12 @@ import (
 	"skerry/writeplane/access"
 )
 
-// smallBody is up to where a body is read without asking for room.
-const smallBody = 64 << 10
+const (
+	// smallBody is up to where a body is read without asking for room.
+	smallBody = 64 << 10
+	// firstRoom is what a larger one waits for; then it doubles.
+	firstRoom = 1 << 20
+)
 
 // MaxIdempotencyKey is the longest Idempotency-Key in bytes.
 const MaxIdempotencyKey = 255
@@ -169,40 +173,46 @@ func idempotencyKey(r *http.Request) (string, error) {
 var errIdempotencyKey = problem.Newf(problem.Invalid, "invalid_idempotency_key",
 	"Idempotency-Key must be 1 to %d visible ASCII characters", MaxIdempotencyKey)
 
-// body reads the request's body. Once it proves large it waits until there is room for
-// all of it, which release gives back: memory stays bounded however many come at once.
+// body reads the request's body. Once it proves large, it waits in turn for a little room,
+// and takes more as it comes, while there is some; release gives it back. So memory stays
+// bounded however many come at once, and whoever announces much and sends little keeps
+// nobody out. None waits who holds room already, or all might wait for each other.
 func (m *Module) body(r *http.Request) (body []byte, release func(), err error) {
 	tooLarge := problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", m.config.MaxBody)
 	if r.ContentLength > m.config.MaxBody {
 		return nil, nil, tooLarge
 	}
+	var room int64
+	defer func() {
+		if err != nil {
+			m.bodies.Release(room)
+		}
+	}()
 	var read bytes.Buffer
-	if _, err := read.ReadFrom(io.LimitReader(r.Body, smallBody+1)); err != nil {
-		return nil, nil, errBrokenOff
-	}
-	release = func() {}
-	if read.Len() > smallBody {
-		room := r.ContentLength
-		if room < 0 { // unknown: it may be as large as any
-			room = m.config.MaxBody
-		}
-		if err := m.bodies.Acquire(r.Context(), room); err != nil {
-			return nil, nil, err
-		}
-		release = func() { m.bodies.Release(room) }
-		if r.ContentLength > 0 {
-			read.Grow(int(room) - read.Len() + bytes.MinRead)
-		}
-		if _, err := read.ReadFrom(io.LimitReader(r.Body, m.config.MaxBody+1-int64(read.Len()))); err != nil {
-			release()
+	for limit := min(smallBody, m.config.MaxBody); ; limit = room {
+		if _, err := read.ReadFrom(io.LimitReader(r.Body, limit+1-int64(read.Len()))); err != nil {
 			return nil, nil, errBrokenOff
 		}
+		if int64(read.Len()) <= limit {
+			return read.Bytes(), func() { m.bodies.Release(room) }, nil
+		}
+		more := min(max(2*room, firstRoom), m.config.MaxBody) - room
+		switch {
+		case more == 0:
+			return nil, nil, tooLarge
+		case room == 0:
+			err = m.bodies.Acquire(r.Context(), more)
+		case !m.bodies.TryAcquire(more):
+			err = errUnavailable
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		room += more
+		if left := min(room, r.ContentLength) - int64(read.Len()); left > 0 {
+			read.Grow(int(left) + bytes.MinRead)
+		}
 	}
-	if int64(read.Len()) > m.config.MaxBody {
-		release()
-		return nil, nil, tooLarge
-	}
-	return read.Bytes(), release, nil
 }
 
 var errBrokenOff = problem.Newf(problem.Invalid, survey.CodeInvalidBody, "the body broke off")
