@@ -670,6 +670,37 @@ func TestSpooledPayloadsArriveWhole(t *testing.T) {
 	}
 }
 
+// The centre removes an uploaded payload when it has stored it. A database that is taken back in time wants it again.
+func TestPayloadOfWhatWasStoredIsUploadedAgain(t *testing.T) {
+	t.Parallel()
+	uploads := 0
+	b := open(t, vfs.NewMem(), func(c *Config) {
+		c.Upload = func(_ context.Context, _ string, _ int64, _ [32]byte, r io.Reader) error {
+			uploads++
+			_, err := io.Copy(io.Discard, r)
+			return err
+		}
+	})
+	s := b.NewSpool()
+	for range 2 { // in one entry, of which nothing is freed before all is stored
+		for range 17 {
+			must(t, s.Piece(make([]byte, 1<<20)))
+		}
+		must(t, s.Large(header(up.LaneEvent, projectA), up.Operation{DistinctID: []byte("u1"), EventName: []byte("n")}, up.Span{}, up.Span{}))
+	}
+	must(t, s.Commit())
+	in := b.Incarnation()
+	for _, want := range []int{1, 1} { // once, however often it is read because the stream did not take it
+		if one(t, b, in, up.LaneEvent, 1); uploads != want {
+			t.Errorf("%d uploads, want %d", uploads, want)
+		}
+	}
+	must(t, b.Stored(in, up.LaneEvent, 1))
+	if one(t, b, in, up.LaneEvent, 1); uploads != 2 {
+		t.Errorf("%d uploads after it was stored and is wanted again, want 2", uploads)
+	}
+}
+
 func ids(t *testing.T, b *Buffer, in up.Incarnation, from, to uint64) (out []string) {
 	for n := from; n <= to; n++ {
 		op := one(t, b, in, up.LaneEvent, n)

@@ -82,7 +82,7 @@ func (b *Buffer) Read(ctx context.Context, in up.Incarnation, lane up.Lane, from
 	if from > s.durable {
 		return batch, false, nil
 	}
-	r := reader{b: b, ctx: ctx, batch: up.Batch{Incarnation: in, Lane: lane}, from: from, last: s.durable, budget: budget}
+	r := reader{b: b, ctx: ctx, batch: up.Batch{Incarnation: in, Lane: lane}, from: from, last: s.durable, stored: s.stored, budget: budget}
 	if err := r.read(); err != nil {
 		return up.Batch{}, false, fmt.Errorf("read ingest buffer: %w", err)
 	}
@@ -95,6 +95,7 @@ type reader struct {
 	ctx        context.Context
 	batch      up.Batch
 	from, last uint64 // numbers wanted; what is behind last may not be on the disk yet
+	stored     uint64 // at the centre, when it said so last
 	budget     int
 }
 
@@ -233,6 +234,9 @@ func (r *reader) whole(spool uint64, block *up.Block) ([]byte, error) {
 	if op.Ref.Size > up.MaxInlineBytes {
 		ref := *op.Ref
 		ref.Key = fmt.Sprintf("ingest/%s/%x/%s/%d", r.b.cfg.Edge, r.batch.Incarnation.ID, block.Lane, block.First)
+		if block.First <= r.stored {
+			r.b.forgetUpload(block.Lane) // the centre has removed it, and now misses what it had stored
+		}
 		if err := r.b.upload(r.ctx, block.Lane, &ref, pieces); err != nil {
 			return nil, err
 		}
@@ -290,6 +294,13 @@ func (b *Buffer) upload(ctx context.Context, lane up.Lane, ref *up.Reference, r 
 	}
 	done.last = ref.Key
 	return nil
+}
+
+func (b *Buffer) forgetUpload(lane up.Lane) {
+	done := &b.uploads[lane]
+	done.Lock()
+	defer done.Unlock()
+	done.last = ""
 }
 
 // pieceReader reads a large payload.

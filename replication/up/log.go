@@ -18,8 +18,8 @@ type Log interface {
 	// An operation over MaxInlineBytes is uploaded in its turn, so Read can take as long as that does, and fail with it.
 	// It begins a batch.
 	Read(ctx context.Context, in Incarnation, lane Lane, from uint64, budget int) (b Batch, ok bool, err error)
-	// Stored frees everything of (incarnation, lane) below and including the watermark. A watermark that is older than
-	// a former one, or of an unknown incarnation, changes nothing.
+	// Stored frees everything of (incarnation, lane) below and including the watermark, sooner or later; until then it can
+	// be read. A watermark that is older than a former one, or of an unknown incarnation, changes nothing.
 	Stored(in Incarnation, lane Lane, watermark uint64) error
 	// Appended returns a channel that is closed at the next append to the lane.
 	Appended(lane Lane) <-chan struct{}

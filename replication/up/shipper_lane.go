@@ -78,7 +78,7 @@ func (l *laneShipper) describe(said *laneHello) {
 		return
 	}
 	said.Incarnation, said.Ordinal, said.Turn = hex.EncodeToString(l.in.ID[:]), l.in.Ordinal, l.turn
-	said.Freed = max(l.freed, l.stored)
+	said.Freed = l.freed
 	if l.flew == 0 {
 		said.Shipped = l.acked
 	}
@@ -180,7 +180,7 @@ func (l *laneShipper) readMail() error {
 			l.set(l.stored + 1)
 		}
 		if l.answers(a) {
-			l.rewind(a.Want)
+			l.rewind(max(a.Want, a.Stored+1))
 		}
 	}
 	return nil
@@ -198,14 +198,15 @@ func (l *laneShipper) answers(a announcement) bool {
 	return l.turnSeq != 0 && a.Seen > l.turnSeq
 }
 
-// rewind goes back to number n; what is flying may land unnoticed.
+// rewind goes back to number n; what is flying may land unnoticed. A number below the watermark is wanted by a database
+// that has been taken back in time: what the log has not freed is sent to it again.
 func (l *laneShipper) rewind(n uint64) {
 	l.flying, l.turnSeq = nil, 0
 	l.mu.Lock()
 	l.turn++
-	l.flew, l.acked = 0, 0
+	l.flew, l.acked, l.stored = 0, 0, min(l.stored, n-1)
 	l.mu.Unlock()
-	l.set(max(n, l.stored+1))
+	l.set(n)
 }
 
 func (l *laneShipper) set(next uint64) {

@@ -898,6 +898,66 @@ func TestAnEdgeThatHasFreedWhatWasPassedOverGoesOn(t *testing.T) {
 	expectFreed(t, log, LaneEvent)
 }
 
+// lazyLog frees late, as an edge's disk does: what is stored stays readable for a while.
+type lazyLog struct {
+	*memoryLog
+	mu     sync.Mutex
+	stored uint64
+}
+
+func (l *lazyLog) Stored(_ Incarnation, lane Lane, watermark uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lane == LaneEvent {
+		l.stored = max(l.stored, watermark)
+	}
+	return nil
+}
+
+func (l *lazyLog) Pending(lane Lane) []Incarnation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.memoryLog.mu.Lock()
+	defer l.memoryLog.mu.Unlock()
+	if life := l.lanes[lane][0]; lane == LaneEvent && life.next-1 > l.stored {
+		return []Incarnation{life.in}
+	}
+	return nil
+}
+
+func (l *lazyLog) watermark() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stored
+}
+
+// The server that took over from one that died may miss what was committed last.
+func TestAStoreTakenBackInTimeGetsAgainWhatTheEdgeHasNotFreed(t *testing.T) {
+	t.Parallel()
+	ns, log, sink := natstest.New(t), &lazyLog{memoryLog: newMemoryLog()}, newMemorySink()
+	_, stop := startReceiver(t, ns, sink, leases())
+	startShipper(t, ns, log)
+	for i := range 50 {
+		log.append(LaneEvent, event(i))
+	}
+	waitUntil(t, "all is stored", func() bool { return log.watermark() == 50 })
+	stop()
+	in := log.lanes[LaneEvent][0].in
+	restored := newMemorySink() // misses the last ten
+	restored.cursor[fmt.Sprint("e1", LaneEvent, in)] = 40
+	startReceiver(t, ns, restored, leases())
+	for i := 50; i < 60; i++ {
+		log.append(LaneEvent, event(i))
+	}
+	names := restored.wait(t, LaneEvent, 20)
+	for i, name := range names {
+		if len(names) != 20 || name != fmt.Sprintf("u%d", 40+i) {
+			t.Fatalf("stored %v", names)
+		}
+	}
+	waitUntil(t, "all is stored", func() bool { return log.watermark() == 60 })
+}
+
 func FuzzHellosAndAnnouncements(f *testing.F) {
 	f.Add(mustMarshal(hello{Lanes: []laneHello{{Lane: "event", Received: 3, Pending: 1}}}))
 	f.Add(mustMarshal(announcement{Lane: "alias", Incarnation: "00000000000000000000000000000001", Stored: 3, Want: 4}))
