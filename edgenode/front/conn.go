@@ -164,17 +164,28 @@ func (c *conn) early() bool {
 	return c.armLocked() == nil
 }
 
-// Write sets the deadline anew for every write: an answer may be as long as it wants, as long as it moves. A deadline
-// that is still far enough is left alone, since setting it costs more than looking at the clock.
+// piece is how much of an answer has Limits.Stall to leave.
+const piece = 64 << 10
+
+// Write sets the deadline anew for every piece: an answer may be as long as it wants, as long as it moves. A deadline that
+// is still far enough is left alone, since setting it costs more than looking at the clock.
 func (c *conn) Write(b []byte) (int, error) {
 	c.wrote = time.Now()
-	if c.until.Sub(c.wrote) < c.limits.Stall/2 {
-		c.until = c.wrote.Add(c.limits.Stall)
-		if err := c.SetWriteDeadline(c.until); err != nil {
-			return 0, err
+	now, written := c.wrote, 0
+	for {
+		if c.until.Sub(now) < c.limits.Stall {
+			c.until = now.Add(c.limits.Stall * 3 / 2)
+			if err := c.SetWriteDeadline(c.until); err != nil {
+				return written, err
+			}
 		}
+		n, err := c.Conn.Write(b[written:min(written+piece, len(b))])
+		written += n
+		if err != nil || written == len(b) {
+			return written, err
+		}
+		now = time.Now()
 	}
-	return c.Conn.Write(b)
 }
 
 const (

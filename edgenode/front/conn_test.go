@@ -227,6 +227,30 @@ func every(pause time.Duration, n int) func(io.Writer) {
 	}
 }
 
+// A large answer leaves in one call of the server's, and may take its client longer than any pause may be.
+func TestAnswerMayTakeLongAsLongAsItMoves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, _, client := pair(t)
+		const size = 1 << 20
+		go func() { // 4 KiB a second: 256 s
+			for range size / 4096 {
+				time.Sleep(time.Second)
+				_, _ = io.ReadFull(client, make([]byte, 4096))
+			}
+		}()
+		if n, err := c.Write(make([]byte, size)); n != size || err != nil {
+			t.Errorf("%d bytes of %d, %v", n, size, err)
+		}
+		time.Sleep(45 * time.Second) // the last deadline was for the answer before
+		begun := time.Now()
+		n, err := c.Write(make([]byte, size))
+		if took := time.Since(begun); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || took < time.Minute || took > 90*time.Second {
+			t.Errorf("nothing is taken: %d bytes, %v after %s", n, err, took)
+		}
+	})
+}
+
 func TestTimeInWhichNobodyReadsIsNotTheSenders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

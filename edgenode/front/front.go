@@ -27,7 +27,7 @@ type Limits struct {
 	Connections int           // at once, without streams of changes; 0 means 100,000, or half of the files that the process may open
 	Time        time.Duration // for the header and the first 8 KiB of a body, and for what the rest keeps its reader waiting; 0 means 30 s
 	Idle        time.Duration // between requests of a connection; 0 means 75 s
-	Stall       time.Duration // in which a client must take some bytes of an answer; 0 means 60 s
+	Stall       time.Duration // in which a client must take 64 KiB of an answer, or the rest; 0 means 60 s
 	Drain       time.Duration // for running requests when the server stops; 0 means 5 s
 }
 
