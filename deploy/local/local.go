@@ -4,9 +4,10 @@
 //
 // It promises: credentials.json is written as soon as everything answers, and a
 // start removes the one before first; an edge that has run on the folder before
-// answers from its own disk, whatever PostgreSQL takes to recover; a stop ends everything within 10 s; data
-// and credentials survive a stop and a kill -9 at any moment, the first start
-// included; a second start on the same folder is refused and says why.
+// answers from its own disk, whatever PostgreSQL takes to recover; a stop ends
+// everything within 10 s; data and credentials survive a stop and a kill -9 at
+// any moment, the first start included; a second start on the same folder is
+// refused and says why.
 //
 // It is for trying, developing and testing. Real deployments run `skerry
 // writeplane` and `skerry edge` beside a database and a NATS of their own.

@@ -41,7 +41,7 @@ func newUpload(ctx *fasthttp.RequestCtx, moved func()) *upload {
 }
 
 func (u *upload) Read(p []byte) (int, error) {
-	u.moved() // whoever asks for more has sent what he had
+	u.moved() // whoever asks for more has sent what there was
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.end != nil {

@@ -4,8 +4,8 @@
 //	id: <revision>
 //	data: {"type":"refetchEvaluation","etag":"\"<revision of the module>\"","module":"switch","revision":"<revision>"}
 //
-// It promises: a change is announced once it can be read here; a reader who is slow holds nothing up and gets one message
-// for all that he missed; a stream ends within a second of its key's revocation, after 30 minutes (±20%, so that clients
+// It promises: a change is announced once it can be read here; a slow reader holds nothing up and gets one message for all
+// that it missed; a stream ends within a second of its key's revocation, after 30 minutes (±20%, so that clients
 // do not come back all at once), and with the edge. A stream costs one goroutine and its connection, nothing of the HTTP
 // server.
 package stream
