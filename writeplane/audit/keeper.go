@@ -88,11 +88,14 @@ func (k *Keeper) Keep(ctx context.Context) error {
 		return err
 	}
 	now := k.now().UTC()
-	faults := []error{k.keepMirror(ctx, now.Add(-mirrorKeeps))}
+	if err := k.keepMirror(ctx, now.Add(-mirrorKeeps)); err != nil {
+		return err // what it has is not known, so nothing is dropped
+	}
 	partitions, err := k.partitions(ctx)
 	if err != nil {
-		return errors.Join(append(faults, err)...)
+		return err
 	}
+	var faults []error
 	for _, p := range partitions {
 		if retention[p.class](p.end).After(now) {
 			continue
@@ -104,13 +107,58 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
+// keepMirror lets the mirror drop what is over, and believes it how far it has each chain.
 func (k *Keeper) keepMirror(ctx context.Context, before time.Time) error {
 	if k.mirror == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.patience)
+	// Read first: a mirror has what a cursor says before the cursor says so.
+	cursors, err := postgres.All(ctx, k.owner, "read the mirror's cursors", pgx.RowToStructByPos[mirrored], `SELECT organization_id, seq FROM audit_mirrored`)
+	if err != nil {
+		return err
+	}
+	asked, cancel := context.WithTimeout(ctx, k.patience)
 	defer cancel()
-	return k.mirror.Keep(ctx, before)
+	fault := k.mirror.Keep(asked, before)
+	reached, err := k.mirror.Reached(asked)
+	if err != nil {
+		return errors.Join(fault, err)
+	}
+	return errors.Join(fault, k.believe(ctx, cursors, reached))
+}
+
+// mirrored is how far a chain is thought to be in the mirror.
+type mirrored struct {
+	OrganizationID string
+	Seq            int64
+}
+
+// believe moves cursors back to where the mirror really is, when it is another one, or was
+// restored to an earlier time.
+func (k *Keeper) believe(ctx context.Context, cursors []mirrored, reached map[string]Position) error {
+	var organizations []string
+	var seqs []int64
+	var times []time.Time
+	for _, cursor := range cursors {
+		has, some := reached[cursor.OrganizationID]
+		if !some {
+			has = beginning()
+		}
+		if cursor.Seq > has.Seq {
+			organizations, seqs, times = append(organizations, cursor.OrganizationID), append(seqs, has.Seq), append(times, has.At)
+		}
+	}
+	if len(organizations) == 0 {
+		return nil
+	}
+	slog.WarnContext(ctx, "the audit mirror has lost entries, which are copied again", "organizations", len(organizations))
+	_, err := k.owner.Exec(ctx, `
+		UPDATE audit_mirrored m SET seq = r.seq, at = r.at FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS r (organization_id, seq, at)
+		WHERE m.organization_id = r.organization_id AND m.seq > r.seq`, organizations, seqs, times)
+	if err != nil {
+		return fmt.Errorf("move the mirror's cursors back: %w", err)
+	}
+	return nil
 }
 
 // partition is one month of one class.

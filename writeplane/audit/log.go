@@ -28,14 +28,33 @@ const (
 // Mirror is a second store of entries that queries over old ranges read. It is
 // written behind the authoritative store and may be away.
 type Mirror interface {
-	// Write stores entries; those that it has it leaves as they are.
-	Write(ctx context.Context, entries []Entry) error
+	// Write stores the next entries of a chain; those that it has it leaves as they are. A
+	// mirror that has not all that comes before them stores nothing and says so by a *Behind.
+	Write(ctx context.Context, b Batch) error
+	// Reached is how far the mirror has each chain, by organization.
+	Reached(ctx context.Context) (map[string]Position, error)
 	// Read hands the entries of a query to fn, in order.
 	Read(ctx context.Context, q Query, fn func(*Entry) error) error
 	// Find reads one entry; ok is false when it has none of that id.
 	Find(ctx context.Context, organizationID, id string) (e Entry, ok bool, err error)
 	// Keep prepares for what comes and drops what was created before the time.
 	Keep(ctx context.Context, before time.Time) error
+}
+
+// Batch is what follows a place in a chain, up to another: of the entries between them
+// all those that retention has not taken.
+type Batch struct {
+	OrganizationID string
+	After, Reached Position
+	Entries        []Entry
+}
+
+// Behind is the error of a mirror that is not as far as was thought: it is a new one, or
+// was restored to an earlier time.
+type Behind struct{ Reached Position }
+
+func (b *Behind) Error() string {
+	return fmt.Sprintf("the audit mirror has the chain only up to %d", b.Reached.Seq)
 }
 
 // Log reads entries from whichever store a range of time is read in.

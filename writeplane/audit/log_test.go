@@ -176,7 +176,7 @@ type brokenMirror struct{ Mirror }
 
 var errAway = errors.New("away")
 
-func (brokenMirror) Write(context.Context, []Entry) error                  { return errAway }
+func (brokenMirror) Write(context.Context, Batch) error                    { return errAway }
 func (brokenMirror) Read(context.Context, Query, func(*Entry) error) error { return errAway }
 func (brokenMirror) Find(context.Context, string, string) (Entry, bool, error) {
 	return Entry{}, false, errAway
@@ -228,12 +228,12 @@ type pickyMirror struct {
 	batches []int
 }
 
-func (m *pickyMirror) Write(ctx context.Context, entries []Entry) error {
-	if slices.Contains(m.refused, entries[0].OrganizationID) {
+func (m *pickyMirror) Write(ctx context.Context, b Batch) error {
+	if slices.Contains(m.refused, b.OrganizationID) {
 		return errors.New("no such character here")
 	}
-	m.batches = append(m.batches, len(entries))
-	return m.Mirror.Write(ctx, entries)
+	m.batches = append(m.batches, len(b.Entries))
+	return m.Mirror.Write(ctx, b)
 }
 
 // mirrorLast lets the organization come last in a round: the others' cursors stand further back.
@@ -321,7 +321,10 @@ func silence(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (silentMirror) Write(ctx context.Context, _ []Entry) error  { return silence(ctx) }
+func (silentMirror) Write(ctx context.Context, _ Batch) error { return silence(ctx) }
+func (silentMirror) Reached(ctx context.Context) (map[string]Position, error) {
+	return nil, silence(ctx)
+}
 func (silentMirror) Keep(ctx context.Context, _ time.Time) error { return silence(ctx) }
 func (silentMirror) Read(ctx context.Context, _ Query, _ func(*Entry) error) error {
 	return silence(ctx)
@@ -356,29 +359,100 @@ func TestMirrorThatFallsSilentHoldsNothingUp(t *testing.T) {
 	if err := keeper.Keep(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("retention: %v", err)
 	}
-	var left int
-	if err := tr.db.App.QueryRow(t.Context(), `SELECT count(*) FROM audit_entries WHERE created_at < now() - interval '40 days'`).Scan(&left); err != nil || left != 0 {
-		t.Errorf("%d entries that the mirror has were not dropped, %v", left, err)
+	// What the mirror has is not known: nothing is dropped. Months to come are made all the same.
+	var left, made int
+	err := tr.db.App.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM audit_entries), (SELECT count(*) FROM pg_class WHERE relname = 'audit_entries_pro_' || to_char(now() + interval '2 years', 'YYYYMM'))`).Scan(&left, &made)
+	if err != nil || left != 4 || made != 1 {
+		t.Errorf("%d entries are left of 4, %d months made of 1, %v", left, made, err)
 	}
 }
 
-// A mirror whose database was lost and comes back empty.
-func TestMirrorMakesItsTablesAnew(t *testing.T) {
+// A mirror that is empty though it was written, be it lost or another one.
+func TestMirrorThatIsAnotherOneIsFilledAnew(t *testing.T) {
 	t.Parallel()
 	tr := newTrail(t, "pro")
 	tr.logMany(t, 2)
-	_, _, mirrorer := tr.mirrored(t)
+	quiet := &trail{db: tr.db, commits: tr.commits}
+	quiet.organization, quiet.project = tr.found(t, "pro")
+	quiet.logMany(t, 3)
+	_, mirror, mirrorer := tr.mirrored(t)
 	copyAll(t, mirrorer)
-	if _, err := tr.db.Owner.Exec(t.Context(), `DROP SCHEMA skerry_audit_mirror CASCADE; UPDATE audit_mirrored SET seq = 0, at = 'epoch'`, pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := tr.db.Owner.Exec(t.Context(), `DROP SCHEMA skerry_audit_mirror CASCADE`); err != nil {
 		t.Fatal(err)
 	}
+	// A chain that is written to shows it at once, after the first failure.
+	tr.logMany(t, 1)
 	if _, err := mirrorer.Round(t.Context()); err == nil {
 		t.Fatal("written into nothing")
 	}
 	copyAll(t, mirrorer)
-	if got := counted(t, mirrorer.copied); got != 4 {
-		t.Errorf("%v entries copied, want 2 twice", got)
+	if got := tr.inMirror(t); got != 3 {
+		t.Errorf("%d entries of the chain that goes on, want 3", got)
 	}
+	// One that is not, when retention looks next; until then none of its entries is dropped.
+	if err := NewKeeper(tr.db.Owner, mirror).Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	copyAll(t, mirrorer)
+	if got := quiet.inMirror(t); got != 3 {
+		t.Errorf("%d entries of the chain that rests, want 3", got)
+	}
+	if more, err := mirrorer.Round(t.Context()); more || err != nil {
+		t.Errorf("more %v, %v; want nothing left", more, err)
+	}
+}
+
+func TestMirrorRestoredToAnEarlierTimeIsCompleted(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.logMany(t, 5)
+	_, _, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	_, err := tr.db.Owner.Exec(t.Context(), `DELETE FROM skerry_audit_mirror.entries WHERE seq > 2;
+		UPDATE skerry_audit_mirror.reached SET (seq, at) = (SELECT seq, created_at FROM skerry_audit_mirror.entries WHERE seq = 2)`, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.logMany(t, 1)
+	copyAll(t, mirrorer)
+	if got := tr.inMirror(t); got != 6 {
+		t.Errorf("%d entries, want 6", got)
+	}
+}
+
+// The entries of a mirror that an earlier release made count as reached.
+func TestMirrorOfAnEarlierReleaseIsNotCopiedAgain(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.logMany(t, 2)
+	other := &trail{db: tr.db, commits: tr.commits}
+	other.organization, other.project = tr.found(t, "pro")
+	other.logMany(t, 1)
+	_, mirror, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	if _, err := tr.db.Owner.Exec(t.Context(), `DROP TABLE skerry_audit_mirror.reached`); err != nil {
+		t.Fatal(err)
+	}
+	upgraded := NewPostgresMirror(tr.db.Owner)
+	if err := NewKeeper(tr.db.Owner, upgraded).Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	reached, err := mirror.Reached(t.Context())
+	if err != nil || len(reached) != 2 || reached[tr.organization].Seq != 2 || reached[other.organization].Seq != 1 {
+		t.Errorf("%v, %v", reached, err)
+	}
+	copyAll(t, mirrorer)
+	if got := counted(t, mirrorer.copied); got != 3 {
+		t.Errorf("%v entries copied, want 3 and none of them again", got)
+	}
+}
+
+func (tr *trail) inMirror(t testing.TB) (count int) {
+	t.Helper()
+	if err := tr.db.Owner.QueryRow(t.Context(), `SELECT count(*) FROM skerry_audit_mirror.entries WHERE organization_id = $1`, tr.organization).Scan(&count); err != nil {
+		t.Fatal(err)
+	}
+	return count
 }
 
 func TestRetentionDropsMonthsAndLeavesAnchors(t *testing.T) {

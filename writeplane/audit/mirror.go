@@ -120,25 +120,35 @@ func (m *Mirrorer) chain(ctx context.Context, organizationID string) (left bool,
 		if len(batch) > 0 {
 			last := batch[len(batch)-1]
 			reached = Position{last.CreatedAt, last.Seq}
-			if err := m.write(ctx, batch); err != nil {
-				return fmt.Errorf("write to the mirror: %w", err)
-			}
+		}
+		if reached, err = m.write(ctx, Batch{organizationID, done, reached, batch}); err != nil {
+			return err
 		}
 		_, err = tx.Exec(ctx, `UPDATE audit_mirrored SET seq = $2, at = $3 WHERE organization_id = $1`, organizationID, reached.Seq, reached.At)
 		if err != nil {
 			return fmt.Errorf("move the mirror's cursor: %w", err)
 		}
-		m.copied.Add(float64(len(batch)))
 		left = reached.Seq < end.Seq
 		return nil
 	})
 	return left, err
 }
 
-func (m *Mirrorer) write(ctx context.Context, batch []Entry) error {
+// write gives the mirror a batch and returns how far it has the chain then.
+func (m *Mirrorer) write(ctx context.Context, b Batch) (reached Position, err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.patience)
 	defer cancel()
-	return m.mirror.Write(ctx, batch)
+	err = m.mirror.Write(ctx, b)
+	var behind *Behind
+	if errors.As(err, &behind) {
+		slog.WarnContext(ctx, "the audit mirror has lost entries, which are copied again", "organization", b.OrganizationID, "after", behind.Reached.Seq)
+		return behind.Reached, nil
+	}
+	if err != nil {
+		return b.After, fmt.Errorf("write to the mirror: %w", err)
+	}
+	m.copied.Add(float64(len(b.Entries)))
+	return b.Reached, nil
 }
 
 // nextBatch reads the chain's entries behind a place, as many as make a batch. How long

@@ -48,7 +48,30 @@ CREATE TABLE IF NOT EXISTS skerry_audit_mirror.entries (
 CREATE INDEX IF NOT EXISTS entries_by_project ON skerry_audit_mirror.entries (organization_id, project_id, created_at, seq);
 CREATE INDEX IF NOT EXISTS entries_by_actor ON skerry_audit_mirror.entries (organization_id, actor_id, created_at, seq);
 CREATE INDEX IF NOT EXISTS entries_by_action ON skerry_audit_mirror.entries (organization_id, action, created_at, seq);
-CREATE INDEX IF NOT EXISTS entries_by_type ON skerry_audit_mirror.entries (organization_id, resource_type, created_at, seq)`
+CREATE INDEX IF NOT EXISTS entries_by_type ON skerry_audit_mirror.entries (organization_id, resource_type, created_at, seq);
+DO $$
+BEGIN
+    IF to_regclass('skerry_audit_mirror.reached') IS NULL THEN
+        -- How far the mirror has each chain: to be compared with what the log's database thinks.
+        CREATE TABLE skerry_audit_mirror.reached (
+            organization_id uuid PRIMARY KEY,
+            seq             bigint NOT NULL,
+            at              timestamptz NOT NULL
+        ) WITH (fillfactor = 50);
+        -- A mirror of an earlier release: one look into the index for each organization.
+        INSERT INTO skerry_audit_mirror.reached
+        WITH RECURSIVE organizations AS (
+            (SELECT organization_id FROM skerry_audit_mirror.entries ORDER BY organization_id LIMIT 1)
+            UNION ALL
+            SELECT (SELECT e.organization_id FROM skerry_audit_mirror.entries e WHERE e.organization_id > o.organization_id ORDER BY e.organization_id LIMIT 1)
+            FROM organizations o WHERE o.organization_id IS NOT NULL
+        )
+        SELECT o.organization_id, last.seq, last.created_at FROM organizations o, LATERAL (
+            SELECT e.seq, e.created_at FROM skerry_audit_mirror.entries e
+            WHERE e.organization_id = o.organization_id ORDER BY e.created_at DESC, e.seq DESC LIMIT 1
+        ) AS last;
+    END IF;
+END $$`
 	mirrorLock = 0x6175646974 // "audit": one process at a time changes the mirror's tables
 )
 
@@ -90,27 +113,73 @@ func (m *PostgresMirror) exclusively(ctx context.Context, fn func(tx pgx.Tx) err
 }
 
 // Write implements Mirror.
-func (m *PostgresMirror) Write(ctx context.Context, entries []Entry) error {
+func (m *PostgresMirror) Write(ctx context.Context, b Batch) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}
-	err := m.write(ctx, entries)
-	if err != nil {
+	err := m.write(ctx, b)
+	var behind *Behind
+	if err != nil && !errors.As(err, &behind) {
 		m.doubt()
 	}
 	return err
 }
 
-func (m *PostgresMirror) write(ctx context.Context, entries []Entry) error {
+func (m *PostgresMirror) write(ctx context.Context, b Batch) error {
 	months := map[time.Time]bool{}
-	for i := range entries {
-		months[monthOf(entries[i].CreatedAt)] = true
+	for i := range b.Entries {
+		months[monthOf(b.Entries[i].CreatedAt)] = true
 	}
 	for month := range months {
 		if err := m.makeMonth(ctx, month); err != nil {
 			return err
 		}
 	}
+	err := pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error {
+		has := beginning()
+		err := tx.QueryRow(ctx, `SELECT seq, at FROM skerry_audit_mirror.reached WHERE organization_id = $1 FOR UPDATE`, b.OrganizationID).Scan(&has.Seq, &has.At)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if has.Seq < b.After.Seq {
+			return &Behind{has}
+		}
+		if err := insertMirrored(ctx, tx, b.Entries); err != nil || has.Seq >= b.Reached.Seq {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO skerry_audit_mirror.reached (organization_id, seq, at) VALUES ($1, $2, $3)
+			ON CONFLICT (organization_id) DO UPDATE SET seq = excluded.seq, at = excluded.at`, b.OrganizationID, b.Reached.Seq, b.Reached.At)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write entries: %w", err)
+	}
+	return nil
+}
+
+// Reached implements Mirror.
+func (m *PostgresMirror) Reached(ctx context.Context) (map[string]Position, error) {
+	if err := m.prepare(ctx); err != nil {
+		return nil, err
+	}
+	reached := map[string]Position{}
+	rows, err := m.pool.Query(ctx, `SELECT organization_id, seq, at FROM skerry_audit_mirror.reached`)
+	if err != nil {
+		return nil, fmt.Errorf("read how far the mirror is: %w", err)
+	}
+	var organizationID string
+	var has Position
+	_, err = pgx.ForEachRow(rows, []any{&organizationID, &has.Seq, &has.At}, func() error {
+		reached[organizationID] = has
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read how far the mirror is: %w", err)
+	}
+	return reached, nil
+}
+
+func insertMirrored(ctx context.Context, tx pgx.Tx, entries []Entry) error {
 	batch := &pgx.Batch{}
 	for i := range entries {
 		e := &entries[i]
@@ -120,10 +189,7 @@ func (m *PostgresMirror) write(ctx context.Context, entries []Entry) error {
 			e.OrganizationID, e.Seq, e.ID, e.ProjectID, e.ActorID, e.ActorEmail, e.Action, e.ResourceType, e.ResourceID,
 			text(e.Before), text(e.After), text(e.Metadata), e.CreatedAt, e.Retention, e.Hash)
 	}
-	if err := pgx.BeginFunc(ctx, m.pool, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() }); err != nil {
-		return fmt.Errorf("write entries: %w", err)
-	}
-	return nil
+	return tx.SendBatch(ctx, batch).Close()
 }
 
 // makeMonth makes a month's partition unless it is there.

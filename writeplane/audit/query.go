@@ -50,6 +50,9 @@ type Position struct {
 	Seq int64     `json:"seq"`
 }
 
+// beginning is the position before every chain's first entry.
+func beginning() Position { return Position{At: time.Unix(0, 0).UTC()} }
+
 const columns = `organization_id, seq, id, project_id, actor_id, actor_email, action, resource_type, resource_id,
 	before::text, after::text, metadata::text, created_at, retention, hash`
 
