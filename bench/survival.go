@@ -2,11 +2,14 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"skerry/bench/load"
 	"skerry/bench/report"
+	"skerry/bench/stage"
 )
 
 // coldstart kills the centre and an edge, and times the edge's first right answer
@@ -138,45 +141,50 @@ func mixed(ctx context.Context, b *bench) error {
 	track := trackRequest(edge, project)
 	answer := load.Render("POST", "/api/pulse/responses", edge.Address, map[string]string{"X-Api-Key": project.Key, "Content-Type": "application/json"},
 		fmt.Appendf(nil, `{"survey_id":%q,"answers":{%q:9}}`, surveyID, questions[0]))
-	streams := []struct {
-		name     string
-		share    float64
-		status   int
-		requests func(int) load.Source
-	}{
+	return b.together(ctx, edge, rate, []share{
 		{"handshakes", 0.6, 200, fresh.handshake},
 		{"events", 0.37, 200, func(worker int) load.Source { return counting(track, worker) }},
 		{"submissions", 0.03, 201, load.Same(answer)},
-	}
+	}, func(ctx context.Context) error { return b.stage.KeepSwitching(ctx, project, "flag-000") })
+}
+
+// share is one of several kinds of requests that come together.
+type share struct {
+	name     string
+	of       float64 // the rate of all
+	status   int     // of every answer
+	requests func(worker int) load.Source
+}
+
+// together sends all shares at once, while meanwhile runs, and adds a figure for each.
+func (b *bench) together(ctx context.Context, edge *stage.Edge, rate float64, shares []share, meanwhile func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
-	changed := make(chan error, 1)
-	go func() { changed <- b.stage.KeepSwitching(ctx, project, "flag-000") }()
-	results := make(chan error, len(streams))
-	figures := make([]report.Figure, len(streams))
-	for i, s := range streams {
-		go func() {
-			result, err := load.Run(ctx, load.Plan{Address: edge.Address, Requests: s.requests, Conns: 16, Warmup: b.config.Warmup, Length: 3 * b.config.Length, Rate: rate * s.share})
-			if err == nil {
-				figures[i] = report.Figure{Scenario: "mixed", Name: s.name, Unit: "requests/s", Values: []float64{result.Throughput()},
-					Latency: report.Quantiles(result.Latency), PerSecond: result.PerSec[:len(result.PerSec)-1]}
-				if !result.OnlyStatus(s.status) {
-					figures[i].Invalid = result.Answers()
-				}
+	defer stop()
+	beside := make(chan error, 1)
+	go func() { beside <- meanwhile(ctx) }()
+	figures, faults := make([]report.Figure, len(shares)), make([]error, len(shares))
+	var running sync.WaitGroup
+	for i, s := range shares {
+		running.Go(func() {
+			result, err := load.Run(ctx, load.Plan{Address: edge.Address, Requests: s.requests, Conns: 16, Warmup: b.config.Warmup, Length: 3 * b.config.Length, Rate: rate * s.of})
+			if err != nil {
+				faults[i] = err
+				return
 			}
-			results <- err
-		}()
+			figures[i] = report.Figure{Scenario: "mixed", Name: s.name, Unit: "requests/s", Values: []float64{result.Throughput()},
+				Latency: report.Quantiles(result.Latency), PerSecond: result.PerSec[:len(result.PerSec)-1]}
+			if !result.OnlyStatus(s.status) {
+				figures[i].Invalid = result.Answers()
+			}
+		})
 	}
-	for range streams {
-		if fault := <-results; fault != nil && err == nil {
-			err = fault
-		}
-	}
+	running.Wait()
 	stop()
-	if fault := <-changed; fault != nil && err == nil {
-		err = fault
+	if err := errors.Join(append(faults, <-beside)...); err != nil {
+		return err
 	}
 	for _, f := range figures {
 		b.add(f)
 	}
-	return err
+	return nil
 }
