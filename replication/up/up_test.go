@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -956,6 +958,44 @@ func TestAStoreTakenBackInTimeGetsAgainWhatTheEdgeHasNotFreed(t *testing.T) {
 		}
 	}
 	waitUntil(t, "all is stored", func() bool { return log.watermark() == 60 })
+}
+
+// One history, many ways in which the store forgets the end of it while two receivers take turns.
+func TestHoweverOftenAStoreIsTakenBackNothingIsMissedOrDoubled(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(3) {
+		ns, log, sink := natstest.New(t), &lazyLog{memoryLog: newMemoryLog()}, newMemorySink()
+		first := leases()
+		second := first
+		second.self = "b"
+		_, stop := startReceiver(t, ns, sink, first)
+		startReceiver(t, ns, sink, second)
+		startShipper(t, ns, log)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		n := 0
+		var names []string
+		cursor := map[string]uint64{}
+		for round := range 40 {
+			for range 1 + rng.IntN(30) {
+				log.append(LaneEvent, event(n))
+				n++
+			}
+			sink.wait(t, LaneEvent, n-rng.IntN(30))
+			sink.mu.Lock()
+			if rng.IntN(2) == 0 {
+				names, cursor = slices.Clone(sink.names[LaneEvent]), maps.Clone(sink.cursor)
+			} else {
+				sink.names[LaneEvent], sink.cursor = slices.Clone(names), maps.Clone(cursor)
+			}
+			sink.mu.Unlock()
+			if round == 20 {
+				stop()
+			}
+		}
+		log.append(LaneEvent, event(n)) // without which nobody would notice that the last were forgotten
+		expectInOrder(t, sink.wait(t, LaneEvent, n+1), n+1)
+		waitUntil(t, "all is stored", func() bool { return log.watermark() == uint64(n+1) })
+	}
 }
 
 func FuzzHellosAndAnnouncements(f *testing.F) {
