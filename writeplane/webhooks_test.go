@@ -284,3 +284,34 @@ func TestAuditStreamNeedsTierPro(t *testing.T) {
 		t.Errorf("%d %s", e.status, e.body)
 	}
 }
+
+func TestListsHoldAuditStreamsForWhoMayManageThem(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	project := p.founding.ProjectID
+	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", fmt.Sprintf(`{"url":"http://127.0.0.1:9/","events":["audit.entry.created"],"project_id":%q}`, project), bearer(p.tokens["admin"])...)
+	if e.status != 201 {
+		t.Fatalf("create: %d %s", e.status, e.body)
+	}
+	id := decoded[created](t, e).Subscription.ID
+	if _, err := p.db.App.Exec(t.Context(), `
+		WITH message AS (INSERT INTO webhook_messages (id, organization_id, event, body, created_at)
+			SELECT gen_random_uuid(), organization_id, 'audit.entry.created', '{}', now() FROM webhook_subscriptions RETURNING id)
+		INSERT INTO webhook_deliveries (id, message_id, subscription_id, event, status, created_at, updated_at)
+		SELECT $1, message.id, $1, 'audit.entry.created', 'dead', now(), now() FROM message`, id); err != nil {
+		t.Fatal(err)
+	}
+	tokens := p.serve(t, HandlerConfig{}, Routes(Modules{Access: access.NewModule(p.commits, p.access)})...)
+	made := call(t, tokens, "POST", "/api/v1/projects/"+project+"/api-tokens", `{"name":"n","role":"project_admin"}`, bearer(p.tokens["owner"])...)
+	token := decoded[struct{ Token string }](t, made).Token
+	for _, path := range []string{"/api/v1/webhooks/subscriptions", "/api/v1/webhooks/dead-letters"} {
+		for _, query := range []string{"", "?project_id=" + project} {
+			if e := call(t, server, "GET", path+query, "", bearer(p.tokens["admin"])...); !strings.Contains(e.body, id) {
+				t.Errorf("%s%s of the organization's admin: %d %s", path, query, e.status, e.body)
+			}
+			if e := call(t, server, "GET", path+query, "", bearer(token)...); e.status != 200 || strings.Contains(e.body, id) {
+				t.Errorf("%s%s of the project's admin: %d %s", path, query, e.status, e.body)
+			}
+		}
+	}
+}

@@ -49,12 +49,19 @@ func mayManage(c *access.Call, organization string, s settings) error {
 			return err
 		}
 	}
-	bound := c.Caller.Role < access.OrgAdmin || c.Caller.ProjectID != ""
-	if bound && (s.ProjectID == nil || s.hearsAudit()) {
+	if bound(c) && (s.ProjectID == nil || s.hearsAudit()) {
 		return errDenied
 	}
 	return nil
 }
+
+// bound reports whether the caller manages projects' subscriptions only.
+func bound(c *access.Call) bool { return c.Caller.Role < access.OrgAdmin || c.Caller.ProjectID != "" }
+
+// sightSQL is which subscriptions s a list holds: of organization $1, of projects $2 unless
+// it is NULL, and for a caller who is bound ($3) none that hears the audit stream.
+const sightSQL = `s.organization_id = $1 AND s.deleted_at IS NULL AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
+	AND NOT ($3 AND '` + EventAuditEntry + `' = ANY (s.events))`
 
 // find returns a subscription that the caller may manage; one out of sight is absent.
 func (m *Module) find(ctx context.Context, q postgres.Querier, c *access.Call, subscriptionID string) (subscription, error) {
@@ -272,9 +279,8 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	return list(m, w, r, c, "subscriptions", func(after string, limit int) ([]Subscription, error) {
 		found, err := postgres.All(r.Context(), m.store.Pool(), "list subscriptions", scanSubscription, `
 			SELECT `+subscriptionColumns+` FROM webhook_subscriptions s
-			WHERE s.organization_id = $1 AND s.deleted_at IS NULL AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
-			  AND ($3::uuid IS NULL OR s.id < $3) AND ($2::uuid[] IS NULL OR NOT $5 = ANY (s.events))
-			ORDER BY s.id DESC LIMIT $4`, c.Caller.OrganizationID, projects, optional(after), limit, EventAuditEntry)
+			WHERE `+sightSQL+` AND ($4::uuid IS NULL OR s.id < $4)
+			ORDER BY s.id DESC LIMIT $5`, c.Caller.OrganizationID, projects, bound(c), optional(after), limit)
 		if err != nil {
 			return nil, err
 		}

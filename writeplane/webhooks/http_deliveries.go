@@ -68,9 +68,8 @@ func (m *Module) DeadLetters(w http.ResponseWriter, r *http.Request, c *access.C
 	return list(m, w, r, c, "dead_letters", func(after string, limit int) ([]Delivery, error) {
 		return postgres.All(r.Context(), m.store.Pool(), "list dead letters", scanDelivery, `
 			SELECT `+deliveryColumns+` FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.id = d.subscription_id
-			WHERE d.status = 'dead' AND s.organization_id = $1 AND ($2::uuid[] IS NULL OR s.project_id = ANY ($2))
-			  AND ($3::uuid IS NULL OR d.id < $3) AND s.deleted_at IS NULL
-			ORDER BY d.id DESC LIMIT $4`, c.Caller.OrganizationID, projects, optional(after), limit)
+			WHERE d.status = 'dead' AND `+sightSQL+` AND ($4::uuid IS NULL OR d.id < $4)
+			ORDER BY d.id DESC LIMIT $5`, c.Caller.OrganizationID, projects, bound(c), optional(after), limit)
 	}, func(d Delivery) string { return d.ID })
 }
 
