@@ -33,6 +33,7 @@ type catch struct {
 	*plane
 	server  *httptest.Server
 	folder  string
+	place   *blobs.Store
 	module  *symbols.Module
 	library *symbols.Library
 }
@@ -45,6 +46,7 @@ func newCatch(t testing.TB, config symbols.Config) *catch {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = place.Close() })
+	c.place = place
 	if c.module, err = symbols.New(config, c.commits, c.access, place); err != nil {
 		t.Fatal(err)
 	}
@@ -504,6 +506,41 @@ func TestDamagedStoredFileIsNotRead(t *testing.T) {
 	c.work(t)
 	event := c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`))
 	c.frames(t, event, func(f string) bool { return strings.Contains(f, `"malformed"`) })
+}
+
+// Reports that fail again and again must not keep the others waiting: they are put off
+// for longer than a dead process's.
+func TestReportsWhoseArtifactsCannotBeReadArePutOff(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	if status, body := c.upload(t, "editor", "file", "app.js.map:"+bundle, "kind", "js_sourcemap", "release", "1.0"); status != 201 {
+		t.Fatal(body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- symbols.NewIndexer(c.module, crashes.Again).Run(ctx) }()
+	for indexed := 0; indexed == 0; {
+		if err := c.db.App.QueryRow(ctx, `SELECT count(index_path) FROM symbol_artifacts`).Scan(&indexed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	<-ended
+	c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`))
+	c.crash(t, strings.Replace(report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`), "1.0", "2.0", 1))
+	if err := c.place.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := crashes.NewWorker(c.db.App, c.library).Round(t.Context()); n != 1 || err == nil {
+		t.Errorf("%d reports are answered, want 1; %v", n, err)
+	}
+	var off, answered int
+	err := c.db.App.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE pending AND taken_until > now() + interval '30 seconds'), count(answers)
+		FROM crash_events`).Scan(&off, &answered)
+	if err != nil || off != 1 || answered != 1 {
+		t.Errorf("%d put off, %d answered, want one each; %v", off, answered, err)
+	}
 }
 
 // The blob store was lost or is older than the database; a build sends its files again.

@@ -187,14 +187,14 @@ func take(ctx context.Context, q postgres.Querier, limit int, term time.Duration
 		RETURNING id, project_id, environment, release, debug_ids, record, answers, wanted`, limit, term, roundBytes)
 }
 
-// renew keeps reports taken that still are. One that was asked for again is not: it is
+// renew keeps reports taken that still are, for term at the least. One that was asked for again is not: it is
 // free to be looked at once more.
 func renew(ctx context.Context, q postgres.Querier, ids []string, term time.Duration) error {
 	return exec(ctx, q, "keep crash reports taken", `
 		WITH locked AS (
 			SELECT id FROM crash_events WHERE id = ANY ($1::uuid[]) AND taken_until > now() ORDER BY id FOR UPDATE SKIP LOCKED
 		)
-		UPDATE crash_events e SET taken_until = now() + $2 FROM locked WHERE e.id = locked.id`, ids, term)
+		UPDATE crash_events e SET taken_until = greatest(e.taken_until, now() + $2) FROM locked WHERE e.id = locked.id`, ids, term)
 }
 
 // exec runs a statement that returns no rows.

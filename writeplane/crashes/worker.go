@@ -22,6 +22,7 @@ const (
 	pollEvery  = 500 * time.Millisecond
 	takeFor    = 6 * time.Second // a dead process's reports are free after this
 	renewEvery = 2 * time.Second
+	putOffFor  = time.Minute // reports whose artifacts cannot be read just now
 	awaitFor   = time.Minute // an awaited artifact asks for its reports itself, unless it is deleted first
 	atOnce     = 200         // reports of one round, and
 	roundBytes = 32 << 20    // of records and answers, beyond which no further report is taken
@@ -88,8 +89,8 @@ func (w *Worker) Round(ctx context.Context) (n int, err error) {
 	for b, claims := range builds {
 		list, err := w.answer(ctx, b, claims)
 		if err != nil {
-			// The others go on; these are taken again when their term ends.
-			failed = append(failed, err)
+			// The others go on, and are not held up by these again and again.
+			failed = append(failed, err, renew(ctx, w.pool, without(claims, list), putOffFor))
 		}
 		finished = append(finished, list...)
 	}
@@ -97,6 +98,16 @@ func (w *Worker) Round(ctx context.Context) (n int, err error) {
 		failed = append(failed, finish(ctx, w.pool, finished))
 	}
 	return len(finished), errors.Join(failed...)
+}
+
+// without are the ids of the claims that are not finished.
+func without(claims []claim, finished []done) (ids []string) {
+	for _, c := range claims {
+		if !slices.ContainsFunc(finished, func(d done) bool { return d.ID == c.ID }) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
 }
 
 // hold keeps reports taken until release is called.
