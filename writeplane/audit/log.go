@@ -67,9 +67,13 @@ type Log struct {
 
 const table = "audit_entries"
 
+// readPatience is how long a mirror may look for the next entry. It is long, since what is
+// passed over may be a mirror that looks through years for what is not there.
+const readPatience = time.Minute
+
 // NewLog returns the reader. mirror may be nil.
 func NewLog(pool *pgxpool.Pool, mirror Mirror) *Log {
-	return &Log{pool: pool, mirror: mirror, patience: mirrorPatience, now: time.Now}
+	return &Log{pool: pool, mirror: mirror, patience: readPatience, now: time.Now}
 }
 
 // span is a stretch of time that is read in one store.
