@@ -315,3 +315,41 @@ func TestListsHoldAuditStreamsForWhoMayManageThem(t *testing.T) {
 		}
 	}
 }
+
+func TestRetryAndRecoverBeginTheScheduleAnew(t *testing.T) {
+	t.Parallel()
+	p, server := webhookServer(t)
+	admin := bearer(p.tokens["admin"])
+	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/","events":["switch.*"]}`, admin...)
+	subscription := decoded[created](t, e).Subscription.ID
+	delivery := func(status, at string) (id string) {
+		t.Helper()
+		if err := p.db.App.QueryRow(t.Context(), `
+			WITH message AS (INSERT INTO webhook_messages (id, organization_id, event, body, created_at)
+				SELECT uuid_v7(), organization_id, 'switch.flag.halted', '{}', $3 FROM webhook_subscriptions WHERE id = $1 RETURNING id)
+			INSERT INTO webhook_deliveries (message_id, subscription_id, event, status, attempts, first_attempt_at, created_at, updated_at)
+			SELECT message.id, $1, 'switch.flag.halted', $2, 8, $3, $3, $3 FROM message RETURNING id::text`, subscription, status, at).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	before, first := delivery("dead", "2026-01-01T23:59:59.999Z"), delivery("dead", "2026-01-02T00:00:00Z")
+	last, behind := delivery("dead", "2026-01-02T23:59:59.999Z"), delivery("dead", "2026-01-03T00:00:00Z")
+	delivered := delivery("delivered", "2026-01-02T00:00:00Z")
+	e = call(t, server, "POST", "/api/v1/webhooks/subscriptions/"+subscription+"/recover", `{"since":"2026-01-02T00:00:00Z","until":"2026-01-03T00:00:00Z"}`, admin...)
+	if e.status != 200 || e.body != `{"recovered":2}` {
+		t.Errorf("recover: %d %s, want two recovered", e.status, e.body)
+	}
+	e = call(t, server, "POST", "/api/v1/webhooks/deliveries/"+behind+"/retry", "", admin...)
+	if retried := decoded[struct{ Delivery webhooks.Delivery }](t, e).Delivery; e.status != 202 || retried.Status != "pending" || retried.Attempts != 0 || retried.NextAttemptAt == nil {
+		t.Errorf("retry: %d %s", e.status, e.body)
+	}
+	for id, want := range map[string]string{before: "dead 8", first: "pending 0", last: "pending 0", behind: "pending 0", delivered: "delivered 8"} {
+		var got string
+		err := p.db.App.QueryRow(t.Context(), `SELECT status || ' ' || attempts FROM webhook_deliveries WHERE id = $1
+			AND (status <> 'pending' OR next_attempt_at <= now() AND first_attempt_at IS NULL)`, id).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("delivery %s: %q %v, want %q", id, got, err, want)
+		}
+	}
+}
