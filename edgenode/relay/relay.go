@@ -153,7 +153,7 @@ func (r *Relay) Handle(ctx *fasthttp.RequestCtx) {
 	default:
 		// Answered before the body was read: most likely it was too large. Stopping the upload ends the connection, so
 		// the answer is read first.
-		r.answerEarly(ctx, resp)
+		r.answerWhole(ctx, resp)
 		up.stop(ctx)
 		done()
 	}
@@ -231,33 +231,39 @@ const small = 64 << 10
 
 // answer passes the write plane's answer on: small ones at once, others as they come.
 func (r *Relay) answer(ctx *fasthttp.RequestCtx, resp *http.Response, watch *watch, done func()) {
-	if resp.ContentLength < 0 || resp.ContentLength > small {
-		copyResponseHeader(ctx, resp)
-		ctx.SetBodyStream(&download{from: resp.Body, moved: watch.moved, close: func() {
-			done()
-			_ = resp.Body.Close() // the request is over either way
-		}}, int(resp.ContentLength))
+	unknown := resp.ContentLength < 0
+	whole := !unknown && resp.ContentLength <= small ||
+		ctx.IsHead() || // there is nothing to come, and fasthttp would end its chunks
+		unknown && !ctx.Request.Header.IsHTTP11() // which knows no chunks
+	if whole {
+		defer done()
+		r.answerWhole(ctx, resp)
 		return
 	}
-	defer done()
-	r.answerEarly(ctx, resp)
+	copyResponseHeader(ctx, resp)
+	ctx.SetBodyStream(&download{from: resp.Body, moved: watch.moved, close: func() {
+		done()
+		_ = resp.Body.Close() // the request is over either way
+	}}, int(resp.ContentLength))
 }
 
-// answerEarly reads the answer whole, up to a bound, and passes it on.
-func (r *Relay) answerEarly(ctx *fasthttp.RequestCtx, resp *http.Response) {
+// answerWhole reads the answer whole, up to a bound, and passes it on.
+func (r *Relay) answerWhole(ctx *fasthttp.RequestCtx, resp *http.Response) {
 	defer func() { _ = resp.Body.Close() }()
 	const most = 1 << 20
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err == nil && len(body) > most {
-		err = errors.New("too long an answer to a request that was not read")
+		err = errors.New("too long an answer to be read whole")
 	}
 	if err != nil {
 		r.refuse(ctx, resp.Request, true, fmt.Errorf("the answer broke off: %w", err))
 		return
 	}
 	copyResponseHeader(ctx, resp)
-	if ctx.IsHead() && resp.ContentLength >= 0 {
-		ctx.Response.Header.SetContentLength(int(resp.ContentLength)) // of the body that GET would bring
+	if ctx.IsHead() {
+		if resp.ContentLength >= 0 {
+			ctx.Response.Header.SetContentLength(int(resp.ContentLength)) // of the body that GET would bring
+		}
 		return
 	}
 	ctx.SetBody(body)

@@ -127,6 +127,34 @@ func TestHeadTellsTheLengthThatGetHas(t *testing.T) {
 	}
 }
 
+// An answer of unknown length goes out in chunks: not to a client of HTTP/1.0, and not where nothing comes.
+func TestAnswerOfUnknownLengthEndsWhereItsClientSeesTheEnd(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush() // so that the length is not known
+		_, _ = io.WriteString(w, "hello")
+	}))
+	for name, c := range map[string]struct{ request, ends string }{
+		"chunks":   {"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "\r\n\r\n5\r\nhello\r\n0\r\n\r\n"},
+		"HTTP/1.0": {"GET / HTTP/1.0\r\nHost: x\r\n\r\n", "\r\n\r\nhello"},
+		"HEAD":     {"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "\r\nConnection: close\r\n\r\n"},
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, c.request); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(conn)
+		_ = conn.Close()
+		if err != nil || !strings.HasSuffix(string(got), c.ends) || strings.HasSuffix(string(got), "\r\n\r\n\r\n") ||
+			strings.Contains(string(got), "chunked") != (name == "chunks") {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
 func TestWhoAsksIsSaidByTheEdgeAlone(t *testing.T) {
 	t.Parallel()
 	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
