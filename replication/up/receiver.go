@@ -305,6 +305,13 @@ func (r *Receiver) own(ctx context.Context, e *edge) {
 	renew := time.NewTicker(r.config.Term / 4)
 	defer renew.Stop()
 	var reported time.Time
+	away := false
+	reached := func(err error) {
+		if away && err == nil {
+			e.returns.Add(1)
+		}
+		away = err != nil
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -316,16 +323,19 @@ func (r *Receiver) own(ctx context.Context, e *edge) {
 			}
 			reported = time.Now()
 			report, cancel := context.WithTimeout(ctx, tickEvery)
-			if err := r.sink.Report(report, e.id, e.totals()); err != nil && ctx.Err() == nil {
+			err := r.sink.Report(report, e.id, e.totals())
+			if err != nil && ctx.Err() == nil {
 				slog.Debug("keep an edge's report", "edge", e.id, "error", err)
 			}
 			cancel()
+			reached(err)
 		case <-renew.C:
 			// An error keeps the lanes: without the database nobody else can take them either.
 			held, err := r.leases.Acquire(ctx, LeaseName(e.id), r.config.Term)
 			if err == nil && !held {
 				return
 			}
+			reached(err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package up
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,6 +11,8 @@ type edge struct {
 	id      string
 	gone    chan struct{}
 	greeted chan struct{} // one slot: hello is new
+	// returns counts how often the store was away: another one may have taken its place, which has come less far.
+	returns atomic.Uint64
 
 	mu        sync.Mutex
 	since     time.Time // known to this process

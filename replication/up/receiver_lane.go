@@ -40,6 +40,7 @@ type laneReceiver struct {
 	parts    []jetstream.Msg // of a batch that is not complete
 	queue    []item          // unpacked, in order, not taken yet
 	stored   map[Incarnation]uint64
+	returns  uint64 // of the store, as stored knows it
 	gap      *gap
 	repeated bool      // the stream has offered something again, so that what comes need not be in order
 	moved    time.Time // when a message last came or was done with
@@ -398,6 +399,10 @@ func (l *laneReceiver) idle(ctx context.Context) error {
 	in, err := parseIncarnation(said.Incarnation, said.Ordinal)
 	if err != nil {
 		return nil
+	}
+	if returns := l.e.returns.Load(); returns != l.returns {
+		l.returns = returns
+		clear(l.stored)
 	}
 	if _, known := l.stored[in]; !known {
 		if l.stored[in], err = l.r.sink.Stored(ctx, l.e.id, l.lane, in); err != nil {

@@ -960,6 +960,40 @@ func TestAStoreTakenBackInTimeGetsAgainWhatTheEdgeHasNotFreed(t *testing.T) {
 	waitUntil(t, "all is stored", func() bool { return log.watermark() == 60 })
 }
 
+// interrupted is a store that refuses reports for a while.
+type interrupted struct {
+	*memorySink
+	away    atomic.Bool
+	refused atomic.Int64
+}
+
+func (s *interrupted) Report(context.Context, string, []Totals) error {
+	if s.away.Load() {
+		s.refused.Add(1)
+		return errors.New("the store is away")
+	}
+	return nil
+}
+
+func TestAStoreThatWasAwayIsAskedHowFarItIs(t *testing.T) {
+	t.Parallel()
+	ns, log, sink := natstest.New(t), &lazyLog{memoryLog: newMemoryLog()}, &interrupted{memorySink: newMemorySink()}
+	startReceiver(t, ns, sink, leases())
+	startShipper(t, ns, log)
+	for i := range 50 {
+		log.append(LaneEvent, event(i))
+	}
+	waitUntil(t, "all is stored", func() bool { return log.watermark() == 50 })
+	sink.away.Store(true)
+	waitUntil(t, "it is seen to be away", func() bool { return sink.refused.Load() > 0 })
+	sink.mu.Lock() // another server is in its place, which misses the last ten
+	sink.names[LaneEvent] = sink.names[LaneEvent][:40]
+	sink.cursor[fmt.Sprint("e1", LaneEvent, log.lanes[LaneEvent][0].in)] = 40
+	sink.mu.Unlock()
+	sink.away.Store(false)
+	expectInOrder(t, sink.wait(t, LaneEvent, 50), 50) // though nothing new comes
+}
+
 // One history, many ways in which the store forgets the end of it while two receivers take turns.
 func TestHoweverOftenAStoreIsTakenBackNothingIsMissedOrDoubled(t *testing.T) {
 	t.Parallel()
