@@ -352,7 +352,7 @@ func (x *Exporter) requeue(ctx context.Context) error {
 // sweep removes the files of exports that are a month old or failed.
 func (x *Exporter) sweep(ctx context.Context) error {
 	old, err := postgres.All(ctx, x.commits.Pool(), "list old exports", scanExport,
-		exportSQL+"object IS NOT NULL AND (finished_at < $1 OR status = 'failed') LIMIT 20", x.now().Add(-keepFile))
+		exportSQL+"object IS NOT NULL AND (finished_at < least($1, now()) - $2::interval OR status = 'failed') LIMIT 20", x.now(), keepFile)
 	if err != nil {
 		return err
 	}

@@ -491,6 +491,22 @@ func TestEachMissedPeriodIsExportedOnce(t *testing.T) {
 	if !slices.Equal(since, []string{"03-07", "03-08", "03-09"}) {
 		t.Errorf("%v", since)
 	}
+	// A clock that runs ahead alone ends no period.
+	clock = time.Now().AddDate(1, 0, 0)
+	if _, err := tr.db.App.Exec(t.Context(), `UPDATE audit_export_schedules SET next_at = now() + interval '1 day'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.exporter.startDue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var count int
+	if err := tr.db.App.QueryRow(t.Context(), `SELECT count(*) FROM audit_exports`).Scan(&count); err != nil || count != 3 {
+		t.Fatalf("%d exports, %v", count, err)
+	}
+	clock = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	if _, err := tr.db.App.Exec(t.Context(), `UPDATE audit_export_schedules SET next_at = '2026-03-11'`); err != nil {
+		t.Fatal(err)
+	}
 	// A tier that no longer includes it: the schedule rests and does not pile up.
 	if _, err := tr.db.App.Exec(t.Context(), `UPDATE organizations SET tier = 'pro'`); err != nil {
 		t.Fatal(err)
@@ -499,7 +515,6 @@ func TestEachMissedPeriodIsExportedOnce(t *testing.T) {
 	if err := p.exporter.startDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var count int
 	if err := tr.db.App.QueryRow(t.Context(), `SELECT count(*) FROM audit_exports`).Scan(&count); err != nil || count != 3 {
 		t.Errorf("%d exports, %v", count, err)
 	}
@@ -513,7 +528,14 @@ func TestOldFilesAreRemoved(t *testing.T) {
 	if err := p.work(t, row); err != nil {
 		t.Fatal(err)
 	}
+	// A clock that runs ahead alone removes nothing.
 	p.exporter.now = func() time.Time { return time.Now().Add(keepFile + time.Hour) }
+	if err := p.exporter.sweep(t.Context()); err != nil || len(p.objects(t)) != 1 {
+		t.Fatalf("%v, left: %v", err, p.objects(t))
+	}
+	if _, err := p.db.App.Exec(t.Context(), `UPDATE audit_exports SET finished_at = now() - $1::interval`, keepFile+time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	if err := p.exporter.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}

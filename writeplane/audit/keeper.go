@@ -87,7 +87,10 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	if err := k.MakeMonths(ctx); err != nil {
 		return err
 	}
-	now := k.now().UTC()
+	now, err := postgres.Earlier(ctx, k.owner, k.now())
+	if err != nil {
+		return err
+	}
 	if err := k.keepMirror(ctx, now.Add(-mirrorKeeps)); err != nil {
 		return err // what it has is not known, so nothing is dropped
 	}

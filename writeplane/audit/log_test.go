@@ -518,6 +518,24 @@ func TestRetentionDropsMonthsAndLeavesAnchors(t *testing.T) {
 	}
 }
 
+// A process whose clock runs ahead would drop for good what is still to be kept.
+func TestClockThatRunsAheadAloneDropsNothing(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "pro")
+	tr.logAt(t, days(100), days(1))
+	_, mirror, mirrorer := tr.mirrored(t)
+	copyAll(t, mirrorer)
+	keeper := NewKeeper(tr.db.Owner, mirror)
+	keeper.now = func() time.Time { return time.Now().AddDate(9, 0, 0) }
+	if err := keeper.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := tr.db.App.QueryRow(t.Context(), `SELECT count(*) FROM audit_entries`).Scan(&left); err != nil || left != 2 || tr.inMirror(t) != 2 {
+		t.Errorf("%d entries of 2 are left and %d in the mirror, %v", left, tr.inMirror(t), err)
+	}
+}
+
 // Every process of the plane keeps, and they may well do so at once.
 func TestKeepersThatMeetDoNotFail(t *testing.T) {
 	t.Parallel()

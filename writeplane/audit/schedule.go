@@ -83,14 +83,15 @@ func periodBefore(frequency string, end time.Time) time.Time {
 	return end.AddDate(0, 0, -1)
 }
 
-// startDue makes the exports of schedules whose period has ended, one period of each;
+// startDue makes the exports of schedules whose period has ended, by the database's clock
+// too: periods that a clock ran ahead through would be lost. It makes one period of each;
 // periods that passed while nobody ran follow in the next rounds.
 func (x *Exporter) startDue(ctx context.Context) error {
 	for range 50 {
 		started := false
 		err := x.commits.InTx(ctx, commit.Origin{Actor: commit.Actor{ID: "system:export-schedule"}}, func(tx *commit.Tx) error {
 			due, ok, err := postgres.One(ctx, tx, "read due schedule", scanSchedule,
-				scheduleSQL+"s.next_at <= $1 ORDER BY s.next_at LIMIT 1 FOR UPDATE OF s SKIP LOCKED", x.now())
+				scheduleSQL+"s.next_at <= least($1, now()) ORDER BY s.next_at LIMIT 1 FOR UPDATE OF s SKIP LOCKED", x.now())
 			if err != nil || !ok {
 				return err
 			}

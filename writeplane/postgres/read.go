@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -40,4 +41,14 @@ func One[T any](ctx context.Context, q Querier, doing string, scan pgx.RowToFunc
 		return row, false, fmt.Errorf("%s: %w", doing, err)
 	}
 	return found, true, nil
+}
+
+// Earlier is the earlier one of a process's clock and the database's. Whoever removes what
+// is old goes by it: what one clock that runs ahead takes away, nothing brings back.
+func Earlier(ctx context.Context, q Querier, own time.Time) (time.Time, error) {
+	found, err := All(ctx, q, "read the database's clock", pgx.RowTo[time.Time], `SELECT least($1::timestamptz, now())`, own)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return found[0].UTC(), nil
 }
