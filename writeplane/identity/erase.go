@@ -133,12 +133,8 @@ func (w *Worker) eraseGroup(ctx context.Context) (did bool, err error) {
 		return false, err
 	}
 	for from := 0; from < len(open.ids); from += eraseSize {
-		complete, err := w.removeErased(ctx, open, from, min(from+eraseSize, len(open.ids)))
-		if err != nil {
+		if err := w.removeErased(ctx, open, from, min(from+eraseSize, len(open.ids))); err != nil {
 			return false, fmt.Errorf("erase events: %w", err)
-		}
-		if !complete {
-			return true, nil // once more
 		}
 	}
 	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -160,7 +156,7 @@ func (w *Worker) eraseGroup(ctx context.Context) (did bool, err error) {
 }
 
 // removeErased removes the events under the identifiers [from, to).
-func (w *Worker) removeErased(ctx context.Context, open erasures, from, to int) (complete bool, err error) {
+func (w *Worker) removeErased(ctx context.Context, open erasures, from, to int) error {
 	count := func(n int64) { w.show(func(s *WorkerStatus) { s.Erased += n }) }
 	return w.inPartitions(ctx, count, func(tx pgx.Tx, partition string, limit int) (b batch, err error) {
 		err = tx.QueryRow(ctx, fmt.Sprintf(removeSQL, partition),

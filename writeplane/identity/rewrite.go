@@ -158,7 +158,7 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 		return false, err
 	}
 	count := func(n int64) { w.show(func(s *WorkerStatus) { s.Rewritten += n }) }
-	complete, err := w.inPartitions(ctx, count, func(tx pgx.Tx, partition string, limit int) (b batch, err error) {
+	err = w.inPartitions(ctx, count, func(tx pgx.Tx, partition string, limit int) (b batch, err error) {
 		if err := LockShared(ctx, tx, g.scopes); err != nil {
 			return b, err
 		}
@@ -167,9 +167,6 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 	})
 	if err != nil {
 		return false, fmt.Errorf("rewrite history: %w", err)
-	}
-	if !complete {
-		return true, nil // once more
 	}
 	// An alias that was queued again meanwhile keeps its place.
 	_, err = w.pool.Exec(ctx, `
@@ -235,22 +232,27 @@ const plannerSQL = `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan 
 type batch struct{ found, changed int64 }
 
 // inPartitions brings a statement to every partition, until none has rows for it any
-// more. It is not complete when a day was made meanwhile: that has taken rows out of
-// the default partition, and they may have been passed.
-func (w *Worker) inPartitions(ctx context.Context, count func(int64), statement func(tx pgx.Tx, partition string, limit int) (batch, error)) (complete bool, err error) {
-	partitions, err := Partitions(ctx, w.pool)
-	if err != nil {
-		return false, err
-	}
-	for _, partition := range partitions {
-		w.show(func(s *WorkerStatus) { s.Partition = partition })
-		err := w.inBatches(ctx, count, func(tx pgx.Tx, limit int) (batch, error) { return statement(tx, partition, limit) })
+// more. A day that is made meanwhile takes its rows out of the default partition, which
+// comes last: whoever has not been there finds them in the new day.
+func (w *Worker) inPartitions(ctx context.Context, count func(int64), statement func(tx pgx.Tx, partition string, limit int) (batch, error)) error {
+	for visited := map[string]bool{}; ; {
+		partitions, err := Partitions(ctx, w.pool)
 		if err != nil {
-			return false, fmt.Errorf("%s: %w", partition, err)
+			return err
+		}
+		partitions = slices.DeleteFunc(partitions, func(name string) bool { return visited[name] })
+		if len(partitions) == 0 {
+			return nil
+		}
+		for _, partition := range partitions {
+			visited[partition] = true
+			w.show(func(s *WorkerStatus) { s.Partition = partition })
+			err := w.inBatches(ctx, count, func(tx pgx.Tx, limit int) (batch, error) { return statement(tx, partition, limit) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", partition, err)
+			}
 		}
 	}
-	now, err := Partitions(ctx, w.pool)
-	return slices.Equal(now, partitions), err
 }
 
 // inBatches repeats a statement in transactions of its own until it has done all that

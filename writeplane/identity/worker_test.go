@@ -223,8 +223,8 @@ func TestAllIDsOfAPersonAreErasedTogether(t *testing.T) {
 	if want := len(claims) + 1; err != nil || len(open.ids) != want {
 		t.Fatalf("%d erasures at once, want the person's %d: %v", len(open.ids), want, err)
 	}
-	if complete, err := worker.removeErased(t.Context(), open, 0, eraseSize); err != nil || !complete {
-		t.Fatal(complete, err)
+	if err := worker.removeErased(t.Context(), open, 0, eraseSize); err != nil {
+		t.Fatal(err)
 	}
 	if n := number(t, db, `SELECT count(*) FROM events e WHERE project_id = $1 AND `+HideErased, s.Project); n != 0 {
 		t.Errorf("half-way, %d events are shown", n)
@@ -259,12 +259,12 @@ func TestTheLeaseIsKeptThroughManySmallBatches(t *testing.T) {
 		return batch{}, nil
 	}
 	for round := range 3 {
-		if _, err := worker.inPartitions(t.Context(), func(int64) {}, nothing); err != nil || held.asked <= round {
+		if err := worker.inPartitions(t.Context(), func(int64) {}, nothing); err != nil || held.asked <= round {
 			t.Fatalf("asked for the lease %d times in round %d: %v", held.asked, round, err)
 		}
 	}
 	held.gone = true
-	if _, err := worker.inPartitions(t.Context(), func(int64) {}, nothing); err == nil {
+	if err := worker.inPartitions(t.Context(), func(int64) {}, nothing); err == nil {
 		t.Error("the worker goes on without the lease")
 	}
 }
@@ -285,5 +285,41 @@ func TestEventsAreLookedForWhereTheyLie(t *testing.T) {
 	}
 	if got, err := Holding(t.Context(), db.App, s, "nobody"); err != nil || fmt.Sprint(got) != "[nobody]" {
 		t.Errorf("an identifier without links: %q, %v", got, err)
+	}
+}
+
+// An edge that drains after a year has one day made after the other.
+func TestDaysThatAreMadeMeanwhileAreVisitedAndNoOtherAgain(t *testing.T) {
+	t.Parallel()
+	db, s := dbtest.New(t), Scope{uuid.New(), up.Live}
+	makeDay := func(ago int) {
+		day := was.AddDate(0, 0, -ago).Truncate(24 * time.Hour)
+		_, err := db.Owner.Exec(t.Context(), fmt.Sprintf(`
+			CREATE TABLE events_%[1]s (LIKE events INCLUDING ALL);
+			GRANT ALL ON events_%[1]s TO skerry_app;
+			WITH moved AS (DELETE FROM events_default WHERE received_at >= '%[2]s' AND received_at < '%[3]s' RETURNING *) INSERT INTO events_%[1]s SELECT * FROM moved;
+			ALTER TABLE events ATTACH PARTITION events_%[1]s FOR VALUES FROM ('%[2]s') TO ('%[3]s')`,
+			day.Format("20060102"), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for ago := range 4 {
+		received(t, db, s, "device", was.AddDate(0, 0, -ago), 1)
+	}
+	makeDay(0)
+	worker := NewWorker(db.App, lease.New(db.App, "worker"))
+	var visited []string
+	taken := int64(0)
+	err := worker.inPartitions(t.Context(), func(int64) {}, func(tx pgx.Tx, partition string, _ int) (b batch, err error) {
+		if visited = append(visited, partition); len(visited) < 4 {
+			makeDay(len(visited))
+		}
+		tag, err := tx.Exec(t.Context(), `DELETE FROM `+partition)
+		taken += tag.RowsAffected()
+		return b, err
+	})
+	if err != nil || len(visited) != 5 || taken != 4 {
+		t.Errorf("visited %q and found %d events, want four days and the default, each once, and 4 events: %v", visited, taken, err)
 	}
 }
