@@ -855,7 +855,8 @@ func TestReportsPastRetentionAreRemoved(t *testing.T) {
 		}
 	}
 	for _, want := range []int64{1, 0} {
-		if n, err := crashes.NewRetention(c.db.Owner, 30).Forget(t.Context(), time.Now()); err != nil || n != want {
+		// A clock that runs ahead alone makes nothing old.
+		if n, err := crashes.NewRetention(c.db.Owner, 30).Forget(t.Context(), time.Now().AddDate(1, 0, 0)); err != nil || n != want {
 			t.Errorf("kept for 30 days: %d removed, want %d, %v", n, want, err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/writeplane/postgres"
 )
 
 const (
@@ -56,12 +58,16 @@ const forgetSQL = `
 DELETE FROM crash_events WHERE id = ANY (ARRAY(
 	SELECT id FROM crash_events WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 
-// Forget removes what is too old at a time, and tells how many reports that were.
+// Forget removes what is too old at a time, by the database's clock too, and tells how many reports that were.
 func (r *Retention) Forget(ctx context.Context, now time.Time) (removed int64, err error) {
 	if r.days == 0 {
 		return 0, nil
 	}
-	before := now.AddDate(0, 0, -r.days)
+	agreed, err := postgres.Earlier(ctx, r.owner, now)
+	if err != nil {
+		return 0, err
+	}
+	before := agreed.AddDate(0, 0, -r.days)
 	for {
 		tag, err := r.owner.Exec(ctx, forgetSQL, before, forgetStep)
 		if err != nil {

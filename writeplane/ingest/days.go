@@ -14,6 +14,7 @@ import (
 
 	"skerry/replication/up"
 	"skerry/writeplane/identity"
+	"skerry/writeplane/postgres"
 )
 
 const (
@@ -110,14 +111,21 @@ func (d *days) create(ctx context.Context, day time.Time) error {
 
 // Maintain makes the next days' tables, drops those past retention, sums up the time
 // index, and forgets insert_ids that are too old to matter.
-func (s *Store) Maintain(ctx context.Context) error {
-	today := dayOf(time.Now())
+func (s *Store) Maintain(ctx context.Context) error { return s.maintainAt(ctx, time.Now()) }
+
+// maintainAt is Maintain by a process's clock. What is removed is old by the database's too.
+func (s *Store) maintainAt(ctx context.Context, now time.Time) error {
+	today := dayOf(now)
 	ahead := map[time.Time]bool{}
 	for i := -1; i <= daysAhead; i++ {
 		ahead[today.AddDate(0, 0, i)] = true
 	}
 	s.days.ensure(ctx, ahead)
-	return errors.Join(s.days.drop(ctx, today), s.days.summarize(ctx, today), s.forgetInsertIDs(ctx))
+	agreed, err := postgres.Earlier(ctx, s.db.App, now)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.days.drop(ctx, dayOf(agreed)), s.days.summarize(ctx, today), s.forgetInsertIDs(ctx, agreed))
 }
 
 func (d *days) drop(ctx context.Context, today time.Time) error {
@@ -177,7 +185,7 @@ func (d *days) summarize(ctx context.Context, today time.Time) error {
 // forgetInsertIDs removes what is older than the window, and older than anything an
 // edge may still hold: its events meet the insert_ids of their own time. An edge that
 // is heard of sends what it holds, however old; one that is not may never come back.
-func (s *Store) forgetInsertIDs(ctx context.Context) error {
+func (s *Store) forgetInsertIDs(ctx context.Context, now time.Time) error {
 	var heard, silent *time.Time
 	err := s.db.App.QueryRow(ctx, `
 		SELECT min(oldest_at) FILTER (WHERE reported_at > now() - interval '1 day'), min(oldest_at)
@@ -186,7 +194,6 @@ func (s *Store) forgetInsertIDs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the oldest pending event: %w", err)
 	}
-	now := time.Now()
 	held := max(heldSince(heard, now, oldestDay*24*time.Hour), heldSince(silent, now, silentInsertIDs))
 	return inSteps(ctx, s.db.App, `DELETE FROM insert_ids WHERE ctid = ANY (ARRAY(
 		SELECT ctid FROM insert_ids WHERE received_at < $1 LIMIT $2))`, now.Add(-insertIDWindow-24*time.Hour-held))

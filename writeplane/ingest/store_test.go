@@ -249,6 +249,18 @@ func TestAMissingDayIsMadeAndAFarOneGoesToTheDefaultPartition(t *testing.T) {
 		`SELECT tableoid::regclass::text || ' ' || event_name FROM events ORDER BY 1`)
 }
 
+// A lane ends when its lease is lost; the process lives on.
+func TestADayThatWasGivenUpIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	day := map[time.Time]bool{dayOf(noon).AddDate(0, 0, -20): true}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	b.days.ensure(ended, day)
+	b.days.ensure(t.Context(), day)
+	b.expect(t, []string{"true"}, `SELECT (to_regclass($1) IS NOT NULL)::text`, partitionOf(dayOf(noon).AddDate(0, 0, -20)))
+}
+
 func TestRowsInTheDefaultPartitionMoveWhenTheirDayIsMade(t *testing.T) {
 	t.Parallel()
 	b := newBundle(t, Config{})
@@ -270,6 +282,11 @@ func TestDaysPastRetentionAreDropped(t *testing.T) {
 	b.send(t, "e1", up.LaneEvent, in(projectA, noon.AddDate(0, 0, -40), track("old", "u")), in(projectA, noon, track("new", "u")),
 		in(projectA, time.Unix(0, 0), track("ancient", "u")))
 	b.days.retention = 30
+	// A clock that runs ahead alone drops nothing that is young.
+	if err := b.maintainAt(t.Context(), time.Now().AddDate(1, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	b.expect(t, []string{"new"}, `SELECT event_name FROM events`)
 	if err := b.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
