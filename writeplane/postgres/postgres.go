@@ -97,6 +97,7 @@ func newPool(ctx context.Context, rawURL string, conns int, afterConnect string)
 	}
 	config.MaxConns = int32(conns)
 	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.DialFunc = dialer().DialContext
 	params := config.ConnConfig.RuntimeParams
 	params["timezone"] = "UTC"
 	params["application_name"] = "skerry"
