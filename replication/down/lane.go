@@ -21,6 +21,7 @@ type laneWriter struct {
 	woken     chan struct{}
 	log       *slog.Logger
 	stream    jetstream.Stream
+	stored    int    // messages since the stream's end was looked at, up to window; see send
 	skipped   uint64 // impossible documents that this epoch's stream lacks, as far as this process has met them
 
 	mu       sync.Mutex
@@ -103,6 +104,7 @@ func (l *laneWriter) serve(ctx context.Context) error {
 
 // takeOver makes the lane's stream continue the database's history, by a new epoch where it does not.
 func (l *laneWriter) takeOver(ctx context.Context) error {
+	l.stored = 0
 	stream, err := l.publisher.js.CreateOrUpdateStream(ctx, StreamConfig(l.lane, l.publisher.config.Replicas))
 	if err != nil {
 		return fmt.Errorf("open stream %s: %w", l.lane.Stream(), err)
@@ -289,31 +291,20 @@ func (l *laneWriter) drain(ctx context.Context) error {
 	}
 }
 
-// send publishes documents in order, all but the last few unacknowledged at a time, and stores how far it came. Every
-// publish names the sequence it expects to follow: if one is lost or another publisher is at work, all later ones are
-// refused, so the stream never has a hole.
+// send publishes documents in order and stores how far it came. Every publish names the sequence that it expects to
+// follow: if one is refused or lost, so are all later ones, unless somebody else's message has taken its place.
+//
+// Nobody else's may. A publisher that was stopped leaves messages under way, window at most, which expect sequences from
+// the one it had reached. If they came just now, the first of ours would be refused and, with the sequence that theirs
+// have moved on, a later one be stored: what lies between would never be sent. So each of the first window messages
+// after a look at the stream's end awaits its acknowledgement. When they are stored, the stream is past every sequence
+// that anybody's message under way expects, and all but the last few are sent unacknowledged.
 func (l *laneWriter) send(ctx context.Context, at LaneStatus, documents []replication.Document) error {
 	for len(documents) > 0 {
 		part := documents[:min(len(documents), window)]
 		documents = documents[len(part):]
-		acks := make([]jetstream.PubAckFuture, 0, len(part))
-		seq := at.Seq
-		for i := range part {
-			if err := part[i].Validate(); err != nil {
-				// It could never be published, and everything behind it would wait.
-				l.log.Error("BUG: a document in the database is impossible, passed over", "error", err)
-				l.skipped++
-				continue
-			}
-			ack, err := l.publisher.js.PublishMsgAsync(
-				&nats.Msg{Subject: string(part[i].Subject), Data: part[i].Append(nil)}, jetstream.WithExpectLastSequence(seq))
-			if err != nil {
-				return fmt.Errorf("publish %s: %w", part[i].Subject, err)
-			}
-			acks = append(acks, ack)
-			seq++
-		}
-		if err := await(ctx, acks, at.Seq); err != nil {
+		seq, err := l.publish(ctx, at.Seq, part)
+		if err != nil {
 			return err
 		}
 		at.Position, at.Seq = part[len(part)-1].Position, seq
@@ -323,6 +314,35 @@ func (l *laneWriter) send(ctx context.Context, at LaneStatus, documents []replic
 		}
 	}
 	return nil
+}
+
+// publish puts documents into the stream behind a sequence and returns the last one's.
+func (l *laneWriter) publish(ctx context.Context, seq uint64, documents []replication.Document) (uint64, error) {
+	acks := make([]jetstream.PubAckFuture, 0, len(documents))
+	acknowledged := seq
+	for i := range documents {
+		d := &documents[i]
+		if err := d.Validate(); err != nil {
+			// It could never be published, and everything behind it would wait.
+			l.log.Error("BUG: a document in the database is impossible, passed over", "error", err)
+			l.skipped++
+			continue
+		}
+		ack, err := l.publisher.js.PublishMsgAsync(&nats.Msg{Subject: string(d.Subject), Data: d.Append(nil)}, jetstream.WithExpectLastSequence(seq))
+		if err != nil {
+			return 0, fmt.Errorf("publish %s: %w", d.Subject, err)
+		}
+		acks = append(acks, ack)
+		seq++
+		if l.stored < window {
+			if err := await(ctx, acks, acknowledged); err != nil {
+				return 0, err
+			}
+			acks, acknowledged = acks[:0], seq
+			l.stored++
+		}
+	}
+	return seq, await(ctx, acks, acknowledged)
 }
 
 // await waits until every publish is acknowledged with the sequence it was meant to get.
