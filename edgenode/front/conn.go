@@ -25,6 +25,7 @@ type conn struct {
 	wrote  time.Time     // when the last answer began to leave; zero: none has since the last request
 	until  time.Time     // the write deadline as it is set; only the server's goroutine writes
 	linger atomic.Bool   // something of the last request was not read
+	ended  bool          // the client has sent its last byte; only who reads touches it
 	credit time.Duration // for which a body that is being read may still let its reader wait; only who reads touches it
 
 	mu      sync.Mutex // guards all below: a handler's helper may end a read from outside
@@ -148,6 +149,7 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
+		c.ended = c.ended || err == io.EOF
 		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !c.early() {
 			return n, err
 		}

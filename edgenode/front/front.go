@@ -204,7 +204,14 @@ func consumed(ctx *fasthttp.RequestCtx) bool {
 
 type consumedMark struct{}
 
-// Consumed is to be called by a handler that has read ctx.RequestBodyStream until io.EOF.
+// CutOff tells whether a body of unknown length, whose stream says io.EOF, has only ended because the connection did:
+// fasthttp takes that for the last chunk. It is for who reads the stream.
+func CutOff(ctx *fasthttp.RequestCtx) bool {
+	c, ok := ctx.Conn().(*conn)
+	return ok && c.ended && ctx.Request.Header.ContentLength() == chunked
+}
+
+// Consumed is to be called by a handler that has read ctx.RequestBodyStream until io.EOF, and was not cut off.
 func Consumed(ctx *fasthttp.RequestCtx) {
 	if ctx.Request.Header.ContentLength() < 0 { // else the stream itself knows
 		ctx.SetUserValue(consumedMark{}, true)
@@ -235,6 +242,8 @@ func Body(ctx *fasthttp.RequestCtx, dst []byte, limit int) ([]byte, error) {
 		switch {
 		case len(dst)-start > limit:
 			return dst[:start], ErrTooLarge
+		case err == io.EOF && (CutOff(ctx) || len(dst)-start < length):
+			return dst[:start], fmt.Errorf("read request body: %w", io.ErrUnexpectedEOF)
 		case err == io.EOF:
 			Consumed(ctx)
 			return dst, nil

@@ -198,6 +198,39 @@ func TestBodyReadsWhatItMay(t *testing.T) {
 	}
 }
 
+func TestBodyThatIsCutOffIsAnError(t *testing.T) {
+	t.Parallel()
+	faults := make(chan error, 1)
+	address := start(t, func(ctx *fasthttp.RequestCtx) {
+		_, err := Body(ctx, nil, 1<<20)
+		faults <- err
+	}, Limits{})
+	for _, c := range []struct {
+		name, request string
+		whole         bool
+	}{
+		{"between chunks", "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", false},
+		{"in a chunk", "Transfer-Encoding: chunked\r\n\r\n5\r\n{}", false},
+		{"in a length", "Content-Length: 100000\r\n\r\n" + strings.Repeat("1", 50_000), false},
+		{"behind the last chunk", "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", true},
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+c.request); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-faults; (err == nil) != c.whole {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		_ = conn.Close()
+	}
+}
+
 func TestConnectionIsKeptWhenTheBodyWasRead(t *testing.T) {
 	t.Parallel()
 	address := start(t, func(ctx *fasthttp.RequestCtx) {

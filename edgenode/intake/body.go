@@ -208,7 +208,7 @@ func (r *raw) Read(p []byte) (int, error) {
 	switch {
 	case r.read > r.most:
 		r.err = errTooLarge
-	case err == io.EOF && r.length >= 0 && r.read < r.length:
+	case err == io.EOF && (r.read < r.length || front.CutOff(r.ctx)):
 		r.err = event.ErrBody // cut off; nobody is left to hear it
 	case err == io.EOF:
 		r.done = true

@@ -410,6 +410,36 @@ func frozen(t *testing.T, says string) string {
 	return "http://" + ln.Addr().String()
 }
 
+// A client that ends in the middle of its body has not sent a whole one, however it said its length.
+func TestBodyThatIsCutOffIsNotTakenForWhole(t *testing.T) {
+	t.Parallel()
+	address := edge(t, writePlane(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err == nil {
+			t.Error("the write plane has read a whole body")
+		}
+	}))
+	for name, request := range map[string]string{
+		"chunks":   "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+		"no chunk": "Transfer-Encoding: chunked\r\n\r\n",
+		"length":   "Content-Length: 100000\r\n\r\n" + strings.Repeat("x", 50_000),
+	} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+request); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 502 ") && !strings.HasPrefix(string(got), "HTTP/1.1 503 ") {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		_ = conn.Close()
+	}
+}
+
 func TestAWritePlaneThatAnswersNobodyHoldsNoRequest(t *testing.T) {
 	t.Parallel()
 	address := patientEdge(t, frozen(t, ""), 100*time.Millisecond)

@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"skerry/edgenode/front"
 )
 
 // upload is a request's body on its way up. The transport may go on reading it in a goroutine of its own after it has
 // returned the answer; fasthttp's stream must not be touched after the handler. So reading is under a lock, and stop
 // ends it.
 type upload struct {
+	ctx   *fasthttp.RequestCtx
 	moved func() // is told when a part has passed
 
 	mu   sync.Mutex
@@ -32,7 +35,7 @@ func newUpload(ctx *fasthttp.RequestCtx, moved func()) *upload {
 	if stream == nil {
 		return nil
 	}
-	u := &upload{moved: moved, from: stream, left: ctx.Request.Header.ContentLength()}
+	u := &upload{ctx: ctx, moved: moved, from: stream, left: ctx.Request.Header.ContentLength()}
 	if u.left == 0 {
 		u.end = io.EOF
 		u.whole.Store(true)
@@ -53,6 +56,9 @@ func (u *upload) Read(p []byte) (int, error) {
 		if u.left -= n; u.left == 0 {
 			err = io.EOF
 		}
+	}
+	if err == io.EOF && (u.left > 0 || front.CutOff(u.ctx)) {
+		err = io.ErrUnexpectedEOF // or the write plane would take it for whole
 	}
 	u.end = err
 	if err == io.EOF {
