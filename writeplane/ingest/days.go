@@ -64,8 +64,11 @@ func (d *days) ensure(ctx context.Context, needed map[time.Time]bool) {
 			continue
 		}
 		err := d.create(ctx, day)
+		if ctx.Err() != nil {
+			return // nothing is known of the day
+		}
 		again = time.Time{}
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			slog.Warn("make a partition; its events go to the default one meanwhile", "day", day.Format(time.DateOnly), "error", err)
 			again = now.Add(time.Minute)
 		}
