@@ -94,3 +94,22 @@ func TestCleanupSparesWhatIsRetriedMeanwhile(t *testing.T) {
 		t.Errorf("deliveries %v, want the one that was retried", s)
 	}
 }
+
+// What was queued or leased while a host's clock was ahead would wait until the clock is there again.
+func TestCleanupBringsBackWhatIsDueInNoSchedule(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	subscriptionID, _ := f.subscribe("https://93.184.216.34/", nil, "*")
+	for _, ahead := range []time.Duration{365 * 24 * time.Hour, 23 * time.Hour} {
+		f.emit("switch.flag.halted", nil)
+		f.exec("UPDATE webhook_deliveries SET next_attempt_at = $1, in_flight = true WHERE NOT in_flight", f.clock.Now().Add(ahead))
+	}
+	f.exec("UPDATE webhook_deliveries SET in_flight = false WHERE next_attempt_at < $1", f.clock.Now().Add(horizon)) // a Retry-After of 23 hours
+	if err := f.dispatcher.cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.setProven(subscriptionID)
+	if n := len(f.claim(f.db.App, 256)); n != 1 {
+		t.Errorf("%d claimed, want the one of a clock that was ahead", n)
+	}
+}

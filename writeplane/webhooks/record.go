@@ -65,8 +65,10 @@ func (d *Dispatcher) recordSuccess(ctx context.Context, c claimed, result outcom
 	})
 }
 
+// failSQL keeps when a run of failures began. A time ahead was noted before the clock was
+// set back.
 const failSQL = `
-UPDATE webhook_pace SET proven = false, failing_since = coalesce(failing_since, $2)
+UPDATE webhook_pace SET proven = false, failing_since = least(failing_since, $2)
 WHERE subscription_id = $1 RETURNING failing_since`
 
 func (d *Dispatcher) recordFailure(ctx context.Context, c claimed, result outcome, now, at time.Time) error {

@@ -171,3 +171,23 @@ func TestFailuresOfToldFailuresAreNotTold(t *testing.T) {
 		t.Errorf("died %v, want 3 of the event, and 6 and 6 that told of them", died)
 	}
 }
+
+// A failure that was noted while a host's clock was ahead does not put the end off.
+func TestFiveDaysOfFailuresAreNotCountedFromAhead(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	subscriptionID, _ := f.subscribe("https://93.184.216.34/", nil, "*")
+	f.exec("UPDATE webhook_pace SET failing_since = $1", f.clock.Now().Add(365*24*time.Hour))
+	for day, want := range []bool{true, true, true, true, true, false} {
+		f.emit("switch.flag.halted", nil)
+		c := f.claimUnproven(subscriptionID)
+		if err := f.dispatcher.recordDeath(t.Context(), c, outcome{status: 500, fault: "status 500"}, f.clock.Now()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := oneSubscription(t.Context(), f.db.App, "s.id = $1", subscriptionID)
+		if err != nil || s.Enabled != want {
+			t.Errorf("after %d days: enabled %v, %v; want %v", day, s.Enabled, err, want)
+		}
+		f.clock.advance(24 * time.Hour)
+	}
+}
