@@ -30,6 +30,8 @@ type laneWriter struct {
 	seq      uint64               // the stream's last sequence, expected by the next publish
 	renewals int
 	failure  error
+	first    time.Time // when the present failure was first met,
+	last     time.Time // and when last
 }
 
 func (l *laneWriter) status() LaneStatus {
@@ -41,7 +43,21 @@ func (l *laneWriter) status() LaneStatus {
 func (l *laneWriter) report(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.last = time.Now()
+	if l.failure == nil {
+		l.first = l.last
+	}
 	l.failure = err
+}
+
+// failing is why the lane has failed again and again for so long; nil when it has not. What takes long is no failure.
+func (l *laneWriter) failing(d time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last.Sub(l.first) < d {
+		return nil
+	}
+	return l.failure
 }
 
 func (l *laneWriter) moveTo(epoch replication.Epoch, p replication.Position, seq uint64) {
@@ -53,6 +69,7 @@ func (l *laneWriter) moveTo(epoch replication.Epoch, p replication.Position, seq
 // run serves the lane until ctx ends. After any fault it judges the stream anew: whatever happened to a publish whose
 // answer was lost, the stream's last message tells.
 func (l *laneWriter) run(ctx context.Context) {
+	l.report(nil)
 	const longest = 5 * time.Second
 	pause := 50 * time.Millisecond
 	for ctx.Err() == nil {

@@ -118,6 +118,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 			err := p.lead(ctx)
 			p.report(false, err)
 			p.config.Log.Info("this process no longer publishes state", "reason", err)
+			sleep(ctx, retry) // once more: whoever else waits for the lease shall have it
 		default:
 			p.report(false, nil)
 		}
@@ -145,7 +146,11 @@ func (p *Publisher) lead(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// keepLease renews until that fails for most of a term: by then it may no longer be ours.
+// patience is for how many terms a lane may fail before the lease is given up: another process may reach what this one
+// does not.
+const patience = 3
+
+// keepLease renews until that fails for most of a term, when it may no longer be ours, or until a lane has failed for long.
 func (p *Publisher) keepLease(ctx context.Context) error {
 	every := p.config.Term / 5
 	last := time.Now()
@@ -153,6 +158,11 @@ func (p *Publisher) keepLease(ctx context.Context) error {
 		sleep(ctx, every)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		for _, l := range p.lanes {
+			if err := l.failing(patience * p.config.Term); err != nil {
+				return fmt.Errorf("nothing can be published: %w", err)
+			}
 		}
 		attempt, done := context.WithTimeout(ctx, p.config.Term-time.Since(last))
 		held, err := p.leases.Acquire(attempt, LeaseName, p.config.Term)

@@ -65,17 +65,23 @@ func (b *bench) startWith(name string, ledger down.Ledger, leases down.Leases, c
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	return p, run(b.t, p)
+}
+
+// run runs a publisher until the test ends or stop is called.
+func run(t *testing.T, p *down.Publisher) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := p.Run(ctx); err != nil {
-			b.t.Errorf("%s: %v", name, err)
+			t.Errorf("publish: %v", err)
 		}
 	}()
-	stop := sync.OnceFunc(func() { cancel(); <-done })
-	b.t.Cleanup(stop)
-	return p, stop
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return stop
 }
 
 // put changes documents in one transaction; a nil body deletes.
