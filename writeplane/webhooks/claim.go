@@ -24,7 +24,8 @@ type claimed struct {
 	FirstAttemptAt time.Time
 	CreatedAt      time.Time
 	URL            string
-	Body           []byte
+	Body           []byte // nil: a large one, which is read for its attempt
+	BodySize       int64
 	Secret         []byte // sealed
 	PreviousSecret []byte // sealed, may be nil
 	PreviousUntil  *time.Time
@@ -93,7 +94,7 @@ WITH lane AS (
 	RETURNING d.id, d.message_id, d.subscription_id, d.event, d.attempts, d.first_attempt_at, d.created_at
 )
 SELECT l.id::text, l.message_id::text, l.subscription_id::text, s.organization_id::text, s.project_id::text, l.event, l.attempts,
-       l.first_attempt_at, l.created_at, s.url, m.body, s.secret, s.previous_secret, s.previous_until
+       l.first_attempt_at, l.created_at, s.url, CASE WHEN octet_length(m.body) <= $6 THEN m.body END, octet_length(m.body), s.secret, s.previous_secret, s.previous_until
 FROM leased l JOIN webhook_subscriptions s ON s.id = l.subscription_id JOIN webhook_messages m ON m.id = l.message_id`
 
 // claim leases up to limit due deliveries to targets of a standing, of one subscription
@@ -108,7 +109,7 @@ func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription 
 		if err != nil || len(lanes) == 0 {
 			return err
 		}
-		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, limit, end, perSubscription)
+		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, limit, end, perSubscription, smallBody)
 		return err
 	})
 	if err != nil {
@@ -118,6 +119,28 @@ func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription 
 		found[i].leased = end.Round(0) // the monotonic clock stands while a host is suspended
 	}
 	return found, nil
+}
+
+// loadBody reads a body that was too large to be claimed with its delivery, once there is
+// room for it, which release gives back. It takes no longer than the lease leaves for it.
+func (d *Dispatcher) loadBody(ctx context.Context, c *claimed) (release func(), err error) {
+	if c.Body != nil {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.leased.Sub(d.now())-attemptTimeout)
+	defer cancel()
+	room := min(c.BodySize, largeRoom)
+	if err := d.large.Acquire(ctx, room); err != nil {
+		return nil, fmt.Errorf("wait for room for a body of %d bytes: %w", c.BodySize, err)
+	}
+	if err := d.pool.QueryRow(ctx, "SELECT body FROM webhook_messages WHERE id = $1", c.MessageID).Scan(&c.Body); err != nil {
+		d.large.Release(room)
+		return nil, fmt.Errorf("read body: %w", err)
+	}
+	return func() {
+		c.Body = nil
+		d.large.Release(room)
+	}, nil
 }
 
 // secretPurpose binds a sealed secret to its subscription, so that rows cannot be swapped.

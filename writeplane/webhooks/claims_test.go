@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -171,5 +172,33 @@ func TestAttemptThatBeginsTooLateIsNotMade(t *testing.T) {
 	f.dispatcher.work(t.Context(), f.claimUnproven(subscriptionID), unproven)
 	if len(requests) != 1 {
 		t.Errorf("%d requests after the lease, want 1", len(requests))
+	}
+}
+
+// A message may be as large as a survey's response, and go to many targets at once.
+func TestLargeBodiesAreReadWhenThereIsRoom(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	url, requests := receiver(t, status(200))
+	for range 3 {
+		f.subscribe(url, nil, "*")
+	}
+	f.emit("pulse.response.submitted", strings.Repeat("x", 1<<20))
+	claimedAll, err := claim(t.Context(), f.db.App, f.clock.Now(), "", unproven, 3)
+	if err != nil || len(claimedAll) != 3 {
+		t.Fatalf("%d claimed, %v", len(claimedAll), err)
+	}
+	for _, c := range claimedAll {
+		if len(c.Body) > smallBody {
+			t.Errorf("a body of %d bytes was read with its claim", len(c.Body))
+		}
+		f.dispatcher.occupy(unproven, -1)
+		f.dispatcher.work(t.Context(), c, unproven)
+		if r := <-requests; len(r.body) < 1<<20 {
+			t.Errorf("%d bytes were sent", len(r.body))
+		}
+	}
+	if !f.dispatcher.large.TryAcquire(largeRoom) {
+		t.Error("room was not given back")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"skerry/pkg/seal"
 	"skerry/writeplane/commit"
@@ -35,6 +36,13 @@ const (
 	standings
 )
 
+// Bodies in bytes: up to which one is claimed with its delivery, and what all larger ones
+// may hold together. A survey's response can be 64 MiB, and go to many targets at once.
+const (
+	smallBody = 64 << 10
+	largeRoom = 256 << 20
+)
+
 const (
 	attemptTimeout = 10 * time.Second
 	// lease outlives the time-out with room to store the result.
@@ -58,6 +66,7 @@ type Dispatcher struct {
 	store  *commit.Store
 	box    *seal.Sealer
 	client *sender
+	large  *semaphore.Weighted // bytes of large bodies
 	now    func() time.Time
 
 	attempts *prometheus.CounterVec
@@ -77,7 +86,7 @@ func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, r
 		config.Now = time.Now
 	}
 	d := &Dispatcher{
-		pool: store.Pool(), store: store, box: box, client: newSender(guard), now: config.Now,
+		pool: store.Pool(), store: store, box: box, client: newSender(guard), large: semaphore.NewWeighted(largeRoom), now: config.Now,
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skerry_webhook_attempts_total", Help: "Webhook attempts by result: delivered, failed, dead.",
 		}, []string{"result"}),
@@ -181,7 +190,15 @@ func (d *Dispatcher) work(ctx context.Context, c claimed, of standing) {
 		if c.Attempts == 1 {
 			d.delay.Observe(d.now().Sub(c.CreatedAt).Seconds())
 		}
+		release, err := d.loadBody(ctx, &c)
+		if err != nil {
+			if ctx.Err() == nil {
+				slog.Warn("webhook not attempted; the delivery is tried again when its lease ends", "delivery", c.ID, "error", err)
+			}
+			return
+		}
 		result := d.attempt(ctx, c)
+		release()
 		if ctx.Err() != nil {
 			return
 		}
