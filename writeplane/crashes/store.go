@@ -225,22 +225,24 @@ type done struct {
 
 // finish stores answers in one statement. A report that was asked for meanwhile stays
 // pending, and free to be taken; one that awaits an artifact is taken again after a
-// while even if nobody asks.
+// while even if nobody asks. Who was overtaken, having been slower than its claim lasts,
+// stores nothing: it would take back what became readable.
 func finish(ctx context.Context, q postgres.Querier, list []done) error {
 	var ids []string
 	var wanted []int
-	var answers [][]byte
+	var before, answers [][]byte
 	var settled, awaits []bool
 	for _, d := range list {
 		ids, wanted = append(ids, d.ID), append(wanted, d.Wanted)
-		answers, settled, awaits = append(answers, d.answers), append(settled, d.settled), append(awaits, d.awaits)
+		before, answers = append(before, d.Answers), append(answers, d.answers)
+		settled, awaits = append(settled, d.settled), append(awaits, d.awaits)
 	}
 	return exec(ctx, q, "store answers of crash reports", `
 		WITH locked AS (SELECT id FROM crash_events WHERE id = ANY ($1::uuid[]) ORDER BY id FOR UPDATE)
 		UPDATE crash_events e SET answers = d.answers, settled = d.settled, pending = d.awaits OR e.wanted <> d.wanted,
 			taken_until = CASE WHEN d.awaits AND e.wanted = d.wanted THEN now() + $6 ELSE '-infinity' END
-		FROM unnest($1::uuid[], $2::int[], $3::bytea[], $4::boolean[], $5::boolean[]) AS d (id, wanted, answers, settled, awaits)
+		FROM unnest($1::uuid[], $2::int[], $3::bytea[], $4::boolean[], $5::boolean[], $7::bytea[]) AS d (id, wanted, answers, settled, awaits, before)
 			JOIN locked ON locked.id = d.id
-		WHERE e.id = d.id`,
-		ids, wanted, answers, settled, awaits, awaitFor)
+		WHERE e.id = d.id AND e.answers IS NOT DISTINCT FROM d.before`,
+		ids, wanted, answers, settled, awaits, awaitFor, before)
 }

@@ -136,7 +136,7 @@ func TestAnswersAndWishesForTheSameReportsDoNotLockEachOther(t *testing.T) {
 		if n := d.count(`pending`); n != 3 {
 			t.Errorf("%s: %d reports are looked at again, want 3", what, n)
 		}
-		d.exec(`UPDATE crash_events SET pending = false, wanted = 1`)
+		d.exec(`UPDATE crash_events SET pending = false, wanted = 1, answers = NULL`)
 	}
 }
 
@@ -190,5 +190,40 @@ func TestAReportStaysTakenUnlessItIsAskedForAgain(t *testing.T) {
 	}
 	if n := d.count(`taken_until > now() + interval '30 minutes'`); n != 1 {
 		t.Errorf("%d reports are kept, want 1", n)
+	}
+}
+
+// A worker that stood still for longer than its claim lasts, and comes to its end behind
+// the one that took its place.
+func TestAnOvertakenLookTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.insert()
+	var looks [2][]claim
+	for i := range looks {
+		var err error
+		if looks[i], err = take(t.Context(), d.db.App, atOnce, takeFor); err != nil || len(looks[i]) != 1 {
+			t.Fatal(len(looks[i]), err)
+		}
+		d.exec(`UPDATE crash_events SET taken_until = '-infinity'`)
+	}
+	for i, answers := range []string{"readable", "no longer"} {
+		if err := finish(t.Context(), d.db.App, []done{{claim: looks[i][0], answers: []byte(answers)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := d.count(`answers = 'readable' AND NOT pending`); n != 1 {
+		t.Error("what was readable was taken back")
+	}
+	d.exec(`UPDATE crash_events SET pending = true`)
+	again, err := take(t.Context(), d.db.App, atOnce, takeFor)
+	if err != nil || len(again) != 1 {
+		t.Fatal(len(again), err)
+	}
+	if err := finish(t.Context(), d.db.App, []done{{claim: again[0], answers: []byte("more")}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.count(`answers = 'more'`); n != 1 {
+		t.Error("the next look stored nothing")
 	}
 }
