@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -239,6 +240,54 @@ func TestOneWorkerRewritesAtATime(t *testing.T) {
 	e.work(t)
 	if n := e.count(t, `SELECT count(*) FROM rewrites`); n != 1 {
 		t.Errorf("the history was rewritten without the lease")
+	}
+}
+
+// People are erased while their events come in, while they and others are linked, and while history is rewritten.
+func TestAnErasureBesideEverythingTakesWhatCameBeforeAndNothingElse(t *testing.T) {
+	t.Parallel()
+	e := newEdges(t)
+	ctx, stop := context.WithCancel(t.Context())
+	worked := make(chan struct{})
+	go func() {
+		defer close(worked)
+		_ = e.worker.Run(ctx)
+	}()
+	const people = 12
+	times := func(n int, op up.Operation) (ops []up.Operation) { return slices.Repeat([]up.Operation{op}, n) }
+	var running sync.WaitGroup
+	for i := range people {
+		running.Go(func() {
+			id := func(kind string) string { return fmt.Sprint(kind, "-", i) }
+			edge, second := id("edge"), id("second")
+			e.send(t, edge, up.LaneEvent, at, append(times(20, event("old", id("device"), nil)), times(5, event("old", id("user"), nil))...)...)
+			e.send(t, edge, up.LaneEvent, at, times(3, event("kept", id("other"), nil))...)
+			e.send(t, edge, up.LaneAlias, at, link(id("device"), id("user")))
+			err := pgx.BeginFunc(t.Context(), e.db.App, func(tx pgx.Tx) error {
+				_, err := identity.Erase(t.Context(), tx, identity.Scope{Project: e.project, Environment: up.Live}, id("device"))
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			erased := time.Now()
+			running.Go(func() {
+				e.send(t, second, up.LaneEvent, at, append(times(5, event("late", id("user"), nil)), times(5, event("late", id("device"), nil))...)...)
+			})
+			e.send(t, edge, up.LaneAlias, erased, link(id("device"), id("next")), link(id("other"), id("user")))
+			e.send(t, edge, up.LaneEvent, erased, times(4, event("new", id("device"), nil))...)
+		})
+	}
+	running.Wait()
+	stop()
+	<-worked
+	e.work(t)
+	if n := e.count(t, `SELECT count(*) FROM events WHERE split_part(anon_id, '-', 2) = split_part(distinct_id, '-', 2) AND
+		(event_name = 'kept' AND distinct_id LIKE 'user-%' AND anon_id LIKE 'other-%' OR event_name = 'new' AND distinct_id LIKE 'next-%' AND anon_id LIKE 'device-%')`); n != 7*people {
+		t.Errorf("%d events are as they should be, want %d", n, 7*people)
+	}
+	if n := e.count(t, `SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM rewrites) + (SELECT count(*) FROM erasures WHERE done_at IS NULL)`); n != 7*people {
+		t.Errorf("%d events, rewrites and open erasures, want %d events", n, 7*people)
 	}
 }
 

@@ -1,0 +1,4 @@
+package identity
+
+// Erase is what the API erases by.
+var Erase = erase
