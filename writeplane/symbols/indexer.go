@@ -212,7 +212,8 @@ func (m *Module) fetch(ctx context.Context, path string) (*os.File, error) {
 	return file, nil
 }
 
-// settle stores what became of an artifact and asks for another look at its reports.
+// settle stores what became of an artifact and asks for another look at its reports. A
+// fault says nothing of one that another process has indexed meanwhile.
 func (x *Indexer) settle(ctx context.Context, a *Artifact, path, sum string, fault *symbolicate.Fault, warnings []string) error {
 	var reason, text *string
 	if fault != nil {
@@ -223,7 +224,7 @@ func (x *Indexer) settle(ctx context.Context, a *Artifact, path, sum string, fau
 	return postgres.InTx(ctx, x.m.store.Pool(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE symbol_artifacts SET index_path = nullif($2, ''), index_sha256 = nullif($3, ''), index_reason = $4, index_text = $5, warnings = $6
-			WHERE id = $1 AND storage_path = $7`, a.ID, path, sum, reason, text, orEmpty(all), a.StoragePath)
+			WHERE id = $1 AND storage_path = $7 AND ($4::text IS NULL OR index_path IS NULL)`, a.ID, path, sum, reason, text, orEmpty(all), a.StoragePath)
 		if err != nil {
 			return fmt.Errorf("settle artifact: %w", err)
 		}
