@@ -137,18 +137,11 @@ func (w *Worker) eraseGroup(ctx context.Context) (did bool, err error) {
 			return false, fmt.Errorf("erase events: %w", err)
 		}
 	}
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		// So it cannot meet an erasure of the same people, which locks their rows in another order.
-		if err := LockShared(ctx, tx, open.scopes); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, `
-			UPDATE erasures x SET done_at = now(), distinct_id = NULL
-			FROM unnest($1::uuid[], $2::smallint[], $3::bytea[], $4::timestamptz[]) AS d (project_id, environment, id_hash, erased_at)
-			WHERE (x.project_id, x.environment, x.id_hash, x.erased_at) = (d.project_id, d.environment, d.id_hash, d.erased_at)`,
-			open.projects, open.environs, open.hashes, open.at)
-		return err
-	})
+	err = w.finish(ctx, open.scopes, `
+		UPDATE erasures x SET done_at = now(), distinct_id = NULL
+		FROM unnest($1::uuid[], $2::smallint[], $3::bytea[], $4::timestamptz[]) AS d (project_id, environment, id_hash, erased_at)
+		WHERE (x.project_id, x.environment, x.id_hash, x.erased_at) = (d.project_id, d.environment, d.id_hash, d.erased_at)`,
+		open.projects, open.environs, open.hashes, open.at)
 	if err != nil {
 		return false, fmt.Errorf("finish erasures: %w", err)
 	}

@@ -169,7 +169,7 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 		return false, fmt.Errorf("rewrite history: %w", err)
 	}
 	// An alias that was queued again meanwhile keeps its place.
-	_, err = w.pool.Exec(ctx, `
+	err = w.finish(ctx, g.scopes, `
 		DELETE FROM rewrites r USING unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[]) AS d (project_id, environment, alias_id, queued_at)
 		WHERE (r.project_id, r.environment, r.alias_id, r.queued_at) = (d.project_id, d.environment, d.alias_id, d.queued_at)`,
 		g.projects, g.environs, g.aliases, g.queued)
@@ -177,6 +177,18 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 		return false, fmt.Errorf("finish rewrites: %w", err)
 	}
 	return true, nil
+}
+
+// finish closes what is done, and never meets an erasure of the same people: that would
+// lock their rows in another order.
+func (w *Worker) finish(ctx context.Context, scopes []Scope, sql string, args ...any) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		if err := LockShared(ctx, tx, scopes); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sql, args...)
+		return err
+	})
 }
 
 func (w *Worker) nextGroup(ctx context.Context) (g group, err error) {

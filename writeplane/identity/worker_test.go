@@ -53,15 +53,16 @@ func number(t *testing.T, db *postgres.DB, sql string, args ...any) (n int64) {
 	return n
 }
 
-// waiting returns when somebody waits for another's row.
-func waiting(t *testing.T, db *postgres.DB) {
+// waiting returns when so many wait for others' locks.
+func waiting(t *testing.T, db *postgres.DB, n int64) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; {
-		if number(t, db, `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0 {
+		if number(t, db, `SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			OR NOT granted AND locktype = 'transactionid' AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`) >= n {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nobody waits for the rows that are being changed")
+			t.Fatalf("there are no %d who wait for others", n)
 		}
 	}
 }
@@ -110,7 +111,7 @@ func TestAWorkerThatMeetsAnotherLeavesNothingUndone(t *testing.T) {
 			}
 			worked := make(chan error)
 			go func() { worked <- NewWorker(db.App, lease.New(db.App, "second")).Work(t.Context()) }()
-			waiting(t, db)
+			waiting(t, db, 1)
 			if err := other.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -321,5 +322,40 @@ func TestDaysThatAreMadeMeanwhileAreVisitedAndNoOtherAgain(t *testing.T) {
 	})
 	if err != nil || len(visited) != 5 || taken != 4 {
 		t.Errorf("visited %q and found %d events, want four days and the default, each once, and 4 events: %v", visited, taken, err)
+	}
+}
+
+// An erasure takes the rows of a person in another order than the worker closes them in.
+func TestTheWorkersEndOfAGroupAndAnErasureDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	db, s := dbtest.New(t), Scope{uuid.New(), up.Live}
+	apply(t, db, s, [][2]string{{"b", "user"}, {"a", "user"}}, 1)
+	other, err := db.App.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(t.Context(), `SELECT FROM rewrites WHERE alias_id = 'b' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 2)
+	go func() {
+		_, err := NewWorker(db.App, lease.New(db.App, "worker")).rewriteGroup(t.Context())
+		done <- err
+	}()
+	waiting(t, db, 1)
+	go func() {
+		done <- pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error {
+			_, err := erase(t.Context(), tx, s, "user")
+			return err
+		})
+	}()
+	waiting(t, db, 2)
+	if err := other.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }
