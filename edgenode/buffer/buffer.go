@@ -210,7 +210,7 @@ func (b *Buffer) Totals() []up.Totals {
 }
 
 func (b *Buffer) laneTotals(lane up.Lane) up.Totals {
-	t := up.Totals{Lane: lane}
+	t := up.Totals{Lane: lane, Log: b.source}
 	b.mu.Lock()
 	t.Received = b.base[lane]
 	var oldest *life

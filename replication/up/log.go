@@ -31,6 +31,7 @@ type Log interface {
 // duplicate, erased or dead.
 type Totals struct {
 	Lane         Lane
+	Log          string // names the log: what an edge accepts on another disk is counted from 0
 	Received     uint64 // operations ever accepted by this edge, over all incarnations
 	Pending      uint64 // of these, not yet confirmed by the centre
 	PendingBytes int64

@@ -68,7 +68,7 @@ func (e *edge) totals() []Totals {
 	for _, l := range e.hello.Lanes {
 		lane, _ := ParseLane(l.Lane)
 		totals = append(totals, Totals{
-			Lane: lane, Received: l.Received, Pending: l.Pending, PendingBytes: l.PendingBytes,
+			Lane: lane, Log: l.Log, Received: l.Received, Pending: l.Pending, PendingBytes: l.PendingBytes,
 			OldestAge: time.Duration(l.OldestMS) * time.Millisecond,
 		})
 	}

@@ -146,7 +146,7 @@ func (s *Shipper) hello() hello {
 			continue
 		}
 		said := laneHello{
-			Lane: t.Lane.String(), Received: t.Received, Pending: min(t.Pending, t.Received),
+			Lane: t.Lane.String(), Log: t.Log, Received: t.Received, Pending: min(t.Pending, t.Received),
 			PendingBytes: max(t.PendingBytes, 0), OldestMS: max(t.OldestAge.Milliseconds(), 0),
 		}
 		s.lanes[laneIndex(t.Lane)].describe(&said)

@@ -74,6 +74,7 @@ func streamConfig(lane Lane, limits StreamLimits) jetstream.StreamConfig {
 const (
 	helloSubjects  = "ingest.hello.*"
 	maxEdgeIDBytes = 64
+	maxLogBytes    = 2 * maxEdgeIDBytes
 )
 
 func helloSubject(edge string) string  { return "ingest.hello." + edge }
@@ -101,6 +102,7 @@ type hello struct {
 // laneHello is one lane in a hello.
 type laneHello struct {
 	Lane         string `json:"lane"`
+	Log          string `json:"log,omitempty"`
 	Received     uint64 `json:"received"`
 	Pending      uint64 `json:"pending"`
 	PendingBytes int64  `json:"pending_bytes"`
@@ -147,7 +149,7 @@ func decodeHello(data []byte) (hello, error) {
 			return hello{}, err
 		}
 		if l.Received > math.MaxInt64 || l.Pending > l.Received || l.PendingBytes < 0 || l.OldestMS < 0 ||
-			l.OldestMS > math.MaxInt64/int64(time.Millisecond) || l.Shipped > math.MaxInt64 || l.Freed > math.MaxInt64 {
+			l.OldestMS > math.MaxInt64/int64(time.Millisecond) || len(l.Log) > maxLogBytes || l.Shipped > math.MaxInt64 || l.Freed > math.MaxInt64 {
 			return hello{}, corrupt("hello of lane %s with impossible totals", l.Lane)
 		}
 	}

@@ -217,26 +217,27 @@ func retired(ctx context.Context, tx pgx.Tx, edge string) (yes bool, err error) 
 }
 
 const reportSQL = `
-INSERT INTO ingest_reports AS r (edge, lane, received, pending, pending_bytes, oldest_at, reported_at)
-SELECT $1, t.lane, t.received, t.pending, t.bytes, t.oldest, now()
-FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::timestamptz[]) AS t (lane, received, pending, bytes, oldest)
+INSERT INTO ingest_reports AS r (edge, lane, log, received, pending, pending_bytes, oldest_at, reported_at)
+SELECT $1, t.lane, nullif(t.log, ''), t.received, t.pending, t.bytes, t.oldest, now()
+FROM unnest($2::smallint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::timestamptz[]) AS t (lane, log, received, pending, bytes, oldest)
 ORDER BY t.lane
 ON CONFLICT (edge, lane) DO UPDATE SET
-	base = CASE WHEN excluded.received >= r.received THEN r.base ELSE (
+	base = CASE WHEN excluded.received >= r.received AND coalesce(excluded.log = r.log, true) THEN r.base ELSE (
 		SELECT coalesce(sum(c.stored + c.duplicate + c.erased + c.dead), 0) - (excluded.received - excluded.pending)
 		FROM ingest_cursors c WHERE c.edge = r.edge AND c.lane = r.lane) END,
-	received = excluded.received, pending = excluded.pending, pending_bytes = excluded.pending_bytes,
+	log = excluded.log, received = excluded.received, pending = excluded.pending, pending_bytes = excluded.pending_bytes,
 	oldest_at = excluded.oldest_at, reported_at = excluded.reported_at`
 
 // Report implements up.Sink. An edge that reports is not retired (any more); what was
 // passed over of it may come now.
 func (s *Store) Report(ctx context.Context, edge string, totals []up.Totals) error {
 	var lanes []int16
+	var logs []string
 	var received, pending, size []int64
 	var oldest []*time.Time
 	now := time.Now()
 	for _, t := range totals {
-		lanes = append(lanes, int16(t.Lane))
+		lanes, logs = append(lanes, int16(t.Lane)), append(logs, t.Log)
 		received, pending, size = append(received, int64(t.Received)), append(pending, int64(t.Pending)), append(size, t.PendingBytes)
 		var at *time.Time
 		if t.Pending > 0 {
@@ -246,7 +247,7 @@ func (s *Store) Report(ctx context.Context, edge string, totals []up.Totals) err
 		oldest = append(oldest, at)
 	}
 	return pgx.BeginFunc(ctx, s.db.App, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, reportSQL, edge, lanes, received, pending, size, oldest); err != nil {
+		if _, err := tx.Exec(ctx, reportSQL, edge, lanes, logs, received, pending, size, oldest); err != nil {
 			return fmt.Errorf("keep an edge's report: %w", err)
 		}
 		if _, err := tx.Exec(ctx, `DELETE FROM ingest_retired WHERE edge = $1`, edge); err != nil {

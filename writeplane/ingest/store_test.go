@@ -451,6 +451,41 @@ func TestWhatAReturnedEdgeHasFreedOfItsGapIsGivenUp(t *testing.T) {
 	b.expect(t, []string{"a", "d", "e", "f", "h"}, `SELECT event_name FROM events ORDER BY event_name`)
 }
 
+// A new disk has often taken more than the lost one ever had before it is heard of: the centre was away.
+func TestTheBooksOfANewDiskBeginAtNothing(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, Config{})
+	report := func(log string, received, pending uint64) {
+		t.Helper()
+		if err := b.Report(t.Context(), "e1", []up.Totals{{Lane: up.LaneEvent, Log: log, Received: received, Pending: pending}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	books := func(received, pending int64) {
+		t.Helper()
+		edges, err := b.Lag(t.Context())
+		if err != nil || len(edges) != 1 || len(edges[0].Lanes) != 1 {
+			t.Fatal(edges, err)
+		}
+		if l := edges[0].Lanes[0]; l.Received != received || l.Pending != pending {
+			t.Errorf("%d received, %d pending; want %d and %d", l.Received, l.Pending, received, pending)
+		}
+	}
+	b.send(t, "e1", up.LaneEvent, in(projectA, noon, track("a", "u1"), track("b", "u1"), track("c", "u1")))
+	report("e1.a", 3, 0)
+	books(3, 0)
+	report("e1.a", 4, 1)
+	books(4, 1)
+	report("e1.b", 5, 5) // and the fourth is lost with its disk
+	books(8, 5)
+	report("e1.b", 7, 7)
+	books(10, 7)
+	b.send(t, "e1", up.LaneEvent, in(projectA, noon, track("d", "u1")))
+	books(10, 6)
+	report("e1.a", 2, 2) // an older copy of the first disk
+	books(6, 2)
+}
+
 func TestAChangeOfAProfileThatCannotBeReadHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	b := newBundle(t, Config{})
