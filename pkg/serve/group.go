@@ -36,12 +36,14 @@ func (g *Group) Add(name string, run func(context.Context) error) {
 // Run starts every part. When one ends, or ctx is done, the others' context is
 // cancelled; Run returns after the last has ended. The error is that of the
 // first part to end by itself, with its name; a part that ends without a
-// reason before it is told to is an error too. A stop by ctx is none.
+// reason before it is told to is an error too. A stop by the caller is none,
+// whatever his reason.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
+	var first error
 	var later []error
 	for _, p := range g.parts {
 		wg.Go(func() {
@@ -55,20 +57,18 @@ func (g *Group) Run(ctx context.Context) error {
 			}
 			err = fmt.Errorf("%s: %w", p.name, err)
 			cancel(err)
-			if context.Cause(ctx) != err {
-				mu.Lock()
+			mu.Lock()
+			defer mu.Unlock()
+			if context.Cause(ctx) == err { // and not the caller's reason, or another part's
+				first = err
+			} else {
 				later = append(later, err)
-				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	first := context.Cause(ctx)
 	for _, err := range later {
 		slog.Warn("a part did not end cleanly", "error", err)
-	}
-	if first == nil || errors.Is(first, context.Canceled) {
-		return nil
 	}
 	return first
 }

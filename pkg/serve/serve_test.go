@@ -58,6 +58,18 @@ func TestStopByTheCallerIsNoError(t *testing.T) {
 	}
 }
 
+// A group within another is stopped by the other's fault, which is not its own.
+func TestStopForAReasonOfTheCallersIsNoError(t *testing.T) {
+	t.Parallel()
+	var g Group
+	ctx, cancel := context.WithCancelCause(t.Context())
+	g.Add("one", untilDone)
+	g.Add("stops the group", func(ctx context.Context) error { cancel(errors.New("elsewhere")); <-ctx.Done(); return nil })
+	if err := g.Run(ctx); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 func TestRequestsUnderWayEndBeforeTheServerDoes(t *testing.T) {
 	t.Parallel()
 	ln, err := Listen("--listen", "127.0.0.1:0")
