@@ -77,6 +77,7 @@ type edge struct {
 	followers [replication.Lanes]*down.Follower
 	stops     []func()
 	changes   atomic.Int64
+	also      func() // called for every state that is served; may be nil
 }
 
 func (e *edge) start() {
@@ -116,6 +117,9 @@ func (e *edge) observe(Change) {
 	e.changes.Add(1)
 	if e.disk == nil {
 		return
+	}
+	if e.also != nil {
+		e.also()
 	}
 	_ = e.disk.Read(func(look *Snapshot) error {
 		for i := range pairs {
