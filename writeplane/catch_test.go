@@ -2,6 +2,7 @@ package writeplane
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -540,6 +541,43 @@ func TestReportsWhoseArtifactsCannotBeReadArePutOff(t *testing.T) {
 		FROM crash_events`).Scan(&off, &answered)
 	if err != nil || off != 1 || answered != 1 {
 		t.Errorf("%d put off, %d answered, want one each; %v", off, answered, err)
+	}
+}
+
+// Clocks were ahead for a while, that of a plane and that of an edge.
+func TestWhatCameWithAFutureTimeIsListedAndDoesNotStayTheNewest(t *testing.T) {
+	t.Parallel()
+	c := newCatch(t, symbols.Config{})
+	c.work(t)
+	upload := func(source string) {
+		t.Helper()
+		text := strings.Replace(bundle, "a.ts", source, 1)
+		if status, body := c.upload(t, "editor", "file", "app.js.map:"+text, "kind", "js_sourcemap", "release", "1.0"); status != 201 {
+			t.Fatal(body)
+		}
+	}
+	upload("old.ts")
+	for _, sql := range []string{
+		`UPDATE symbol_artifacts SET uploaded_at = now() + interval '400 days'`, `UPDATE releases SET created_at = now() + interval '400 days'`,
+	} {
+		if _, err := c.db.Owner.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	upload("new.ts")
+	event := c.crash(t, report("javascript", `{"filename":"app.js","lineno":1,"colno":1}`))
+	if frames := c.frames(t, event, answered); !strings.Contains(frames, "new.ts") {
+		t.Error(frames)
+	}
+	if _, err := c.db.Owner.Exec(t.Context(), `UPDATE crash_events SET "timestamp" = now() + interval '400 days'`); err != nil {
+		t.Fatal(err)
+	}
+	for list, want := range map[string]int{"symbols": 2, "releases": 1, "events": 1} {
+		_, body := c.get(t, "viewer", "GET", "/api/v1/catch/"+list)
+		member := map[string]string{"symbols": "artifacts"}[list]
+		if found, _ := body[cmp.Or(member, list)].([]any); len(found) != want {
+			t.Errorf("%s: %v", list, body)
+		}
 	}
 }
 

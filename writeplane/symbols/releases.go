@@ -43,7 +43,7 @@ func (m *Module) Releases(w http.ResponseWriter, r *http.Request, c *access.Call
 	if err != nil {
 		return err
 	}
-	after := releasePosition{At: time.Now().Add(24 * time.Hour)}
+	after := releasePosition{At: never}
 	window, err := m.access.Cursors().Open(query, "releases", url.Values{"project": {project.ID}, "environment": {env}}, &after)
 	if err != nil {
 		return err

@@ -59,10 +59,13 @@ type position struct {
 	ID string    `json:"id"`
 }
 
+// never is later than all that is listed, also what came while a clock was ahead.
+var never = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
 // page reads artifacts, newest first, that stand behind after.
 func (m *Module) page(ctx context.Context, projectID string, filters url.Values, after position, limit int) ([]*Artifact, error) {
 	if after.ID == "" {
-		after = position{time.Now().Add(24 * time.Hour), "ffffffff-ffff-ffff-ffff-ffffffffffff"}
+		after = position{never, "ffffffff-ffff-ffff-ffff-ffffffffffff"}
 	}
 	return query(ctx, m.store.Pool(), `
 		WHERE a.project_id = $1 AND a.environment = $2 AND a.deleted_at IS NULL AND (a.uploaded_at, a.id) < ($3, $4)
@@ -122,10 +125,28 @@ func (m *Module) keep(ctx context.Context, c *access.Call, a *Artifact) (stored 
 		if err := m.roomIn(ctx, tx, a.ProjectID, tier, a.SizeBytes); err != nil {
 			return err
 		}
+		if err := newest(ctx, tx, a); err != nil {
+			return err
+		}
 		stored = a
 		return insert(ctx, tx, a)
 	})
 	return stored, err
+}
+
+// newest puts an upload behind all before it, whatever the clock of this process says: of
+// artifacts that fit the newest is used.
+func newest(ctx context.Context, tx pgx.Tx, a *Artifact) error {
+	var last *time.Time
+	err := tx.QueryRow(ctx, `SELECT max(uploaded_at) FROM symbol_artifacts WHERE project_id = $1 AND environment = $2 AND deleted_at IS NULL`,
+		a.ProjectID, a.Environment).Scan(&last)
+	if err != nil {
+		return fmt.Errorf("read the last upload: %w", err)
+	}
+	if last != nil && !a.UploadedAt.After(*last) {
+		a.UploadedAt = last.UTC().Add(time.Millisecond)
+	}
+	return nil
 }
 
 // lock lets one upload, or one deletion of a release, of a project at a time pass: an
