@@ -47,8 +47,9 @@ type Config struct {
 	SyncInterval time.Duration
 	// MaxPayload in bytes; 0 means 4 MiB.
 	MaxPayload int32
-	// MaxStore bounds all streams together, in bytes; 0 means three quarters
-	// of the disk's free space.
+	// MaxStore bounds all streams together, in bytes; 0 leaves it to the
+	// bounds of each. NATS' own way is to hold the sum of these against what
+	// is free at the start, and to refuse even an update that changes nothing.
 	MaxStore int64
 	// ReadyTimeout bounds the start, recovery of the streams included.
 	// 0 means 30 s.
@@ -91,6 +92,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// unbounded is more than any disk has, in bytes.
+const unbounded = 1 << 60
+
 // Server is a running server.
 type Server struct {
 	ns   *server.Server
@@ -107,6 +111,9 @@ func Start(cfg Config) (*Server, error) {
 	}
 	if cfg.MaxPayload == 0 {
 		cfg.MaxPayload = 4 << 20
+	}
+	if cfg.MaxStore == 0 {
+		cfg.MaxStore = unbounded
 	}
 	if cfg.ReadyTimeout == 0 {
 		cfg.ReadyTimeout = 30 * time.Second

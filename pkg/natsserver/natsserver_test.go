@@ -44,6 +44,35 @@ func TestStreamsAndURLHoldOverRestart(t *testing.T) {
 	}
 }
 
+// A stream's bound is no use of the disk. Were the bounds of all held against the space that is free, a server started again
+// on a disk that has filled would refuse every change of its streams, and so a write plane that takes over.
+func TestBoundsOfStreamsMayPassTheDisk(t *testing.T) {
+	t.Parallel()
+	const hundredTB = 100 << 40
+	dir := t.TempDir()
+	for range 2 { // made, and found again
+		s, err := natsserver.Start(natsserver.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc, err := nats.Connect(s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, bound := range map[string]int64{"BOUNDED": hundredTB, "FREE": -1} {
+			if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: bound}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		nc.Close()
+		s.Stop()
+	}
+}
+
 func TestStrangersAreRefused(t *testing.T) {
 	t.Parallel()
 	s := natstest.New(t)
