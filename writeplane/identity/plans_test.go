@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -56,6 +57,36 @@ func TestLookupsReadOnlyWhatTheyAreAskedFor(t *testing.T) {
 			if text := strings.Join(plan, "\n"); strings.Count(text, "Scan") > 3 || !strings.Contains(text, "Index Cond: (("+c.by) || strings.Contains(text, "Filter") {
 				t.Errorf("%s, %s reads more than it is asked for:\n%.1500s", name, c.what, text)
 			}
+		}
+	}
+}
+
+// A plan is made when there is no erasure, and may be used when there are many.
+func TestErasuresAreLookedUpByTheirKeyFromTheBeginning(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	if _, err := db.Owner.Exec(t.Context(), `ANALYZE`); err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		sql  string
+		args []any
+	}{
+		"rewrite": {rewriteSQL, []any{[]uuid.UUID{scope.Project}, []int16{1}, []string{"a"}, 10}},
+		"remove":  {removeSQL, []any{[]uuid.UUID{scope.Project}, []int16{1}, []string{"a"}, []time.Time{was}, 10}},
+	} {
+		err := pgx.BeginFunc(t.Context(), db.App, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), plannerSQL); err != nil {
+				return err
+			}
+			plan, err := postgres.All(t.Context(), tx, "explain", pgx.RowTo[string], "EXPLAIN (COSTS OFF) "+fmt.Sprintf(c.sql, "events_default"), c.args...)
+			if text := strings.Join(plan, "\n"); strings.Contains(text, "Index Cond: (erased_at") {
+				t.Errorf("%s does not look erasures up by their key:\n%s", what, text)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }
