@@ -8,7 +8,9 @@
 // Promised: links do not depend on which edge or process brings them, the first to
 // commit wins; a profile does not depend on the order in which its changes are stored;
 // no event stored beside an alias keeps the old identifier for longer than the
-// rewriting takes; rewriting can be killed at any point and run again.
+// rewriting takes; an erasure takes what was received under the person's identifiers
+// until then and nothing else, whatever is linked meanwhile; rewriting and removing can
+// be killed at any point and run again.
 //
 // Not promised: that links take the order of the clients' clocks, or that two anonymous
 // identifiers are ever found to be one person without a link.

@@ -42,8 +42,8 @@ const (
 //
 // It goes partition by partition, in transactions of some rows. Each looks only for
 // rows that still carry an alias, so whoever starts again after a kill finds what is
-// left. An alias is done when no partition has a row of it; none can come later,
-// because receivers store resolved identifiers.
+// left. An alias is done when no partition has a row of it but such as an erasure
+// covers; none can come later, because receivers store resolved identifiers.
 type Worker struct {
 	pool    *pgxpool.Pool
 	lease   Lease
