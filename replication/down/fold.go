@@ -24,6 +24,7 @@ import (
 // before, so it is read before what has the gap is whole; see missed.
 type fold struct {
 	at      replication.Position // the last position read
+	last    bool                 // it was the last of its transaction
 	through replication.Position // to be reached, because of a gap
 	gap     bool                 // met since the stream was last asked for its end
 	end     uint64               // the stream's end as last asked for; to be reached
@@ -39,12 +40,8 @@ func (f *fold) read(d *replication.Document, seq uint64, lastSeq func() (uint64,
 		f.through = max(f.through, d.Through)
 		f.first = cmp.Or(f.first, f.at)
 	}
-	f.at = d.Position
-	whole, err := f.whole(d, seq, lastSeq)
-	if whole {
-		f.first = 0
-	}
-	return whole, err
+	f.at, f.last = d.Position, d.Position == d.TxLast
+	return f.whole(seq, lastSeq)
 }
 
 // missed tells, before the document at p is read, whether what is not whole yet may lack a tombstone at or below the floor.
@@ -57,8 +54,10 @@ func (f *fold) missed(p, floor replication.Position) bool {
 	return from != 0 && from < floor
 }
 
-func (f *fold) whole(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {
-	if d.Position != d.TxLast || d.Position < f.through || seq < f.end {
+// whole tells, behind the message seq, whether all that has been read is whole. That message may have been passed over: a
+// stream can end with one that is older than what stands before it.
+func (f *fold) whole(seq uint64, lastSeq func() (uint64, error)) (bool, error) {
+	if !f.last || f.at < f.through || seq < f.end {
 		return false, nil
 	}
 	if f.gap {
@@ -68,5 +67,9 @@ func (f *fold) whole(d *replication.Document, seq uint64, lastSeq func() (uint64
 		}
 		f.gap, f.end = false, end
 	}
-	return seq >= f.end, nil
+	if seq < f.end {
+		return false, nil
+	}
+	f.first = 0
+	return true, nil
 }

@@ -149,22 +149,27 @@ func (r *reader) take(ctx context.Context, msg jetstream.Msg) error {
 	}
 	r.moveTo(epoch, seq)
 	f.note(func(s *FollowerStatus) { s.Heard, s.Head = time.Now(), max(s.Head, d.Position) })
-	if d.Position <= r.fold.at {
-		f.log.Warn("an older position behind a newer one, passed over", "position", d.Position, "after", r.fold.at)
-		return nil
-	}
-	if err := r.keep(&d); err != nil {
-		return err
-	}
-	whole, err := r.fold.read(&d, seq, func() (uint64, error) { return r.lastSeq(ctx) })
+	whole, err := r.read(&d, seq, func() (uint64, error) { return r.lastSeq(ctx) })
 	if err != nil {
 		return err
 	}
 	if whole {
 		r.ready = len(r.pending)
-		r.cursor = Cursor{Epoch: epoch, Seq: seq, Position: d.Position, Floor: r.floor}
+		r.cursor = Cursor{Epoch: epoch, Seq: seq, Position: r.fold.at, Floor: r.floor}
 	}
 	return r.settle(whole, meta.NumPending == 0)
+}
+
+// read takes a document, unless it is older than what has been read, and tells whether all that has been is whole.
+func (r *reader) read(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {
+	if d.Position <= r.fold.at {
+		r.follower.log.Warn("an older position behind a newer one, passed over", "position", d.Position, "after", r.fold.at)
+		return r.fold.whole(seq, lastSeq)
+	}
+	if err := r.keep(d); err != nil {
+		return false, err
+	}
+	return r.fold.read(d, seq, lastSeq)
 }
 
 func (r *reader) keep(d *replication.Document) error {
