@@ -35,6 +35,7 @@ type symbolUpload struct {
 	Kind      symbolicate.Kind `help:"Kind of the files named (js_sourcemap, ios_dsym, android_mapping, android_ndk, flutter_symbols); found out when absent." placeholder:"KIND"`
 	MatchKey  string           `help:"Key to look the file up by; only with one file." placeholder:"KEY"`
 	CommitSHA string           `name:"commit-sha" help:"Source revision, for attribution." placeholder:"SHA"`
+	Again     bool             `help:"Send also what is there already: the server mends with it an artifact whose stored file was lost."`
 	Retries   int              `help:"How often an upload is tried again after a failure that may pass." default:"3"`
 }
 
@@ -78,26 +79,17 @@ func (cmd *symbolUpload) Run(ctx context.Context, c *client) error {
 	return nil
 }
 
-// one uploads a file unless the release has it; was tells that it has.
+// one uploads a file unless the release has it and that is enough; was tells that it is.
 func (cmd *symbolUpload) one(ctx context.Context, c *client, project string, f symbolFile) (was bool, err error) {
 	file, size, done, err := f.open()
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, file); err != nil {
-		return false, err
-	}
-	there, err := c.list(ctx, symbolsPath, "artifacts", map[string]string{
-		"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": string(f.kind), "sha256": hex.EncodeToString(sum.Sum(nil)),
-	}, 1)
-	if err != nil {
-		return false, err
-	}
-	if len(there) > 0 && cmd.MatchKey == "" {
-		fmt.Fprintf(c.streams.Err, "%s: already there (%s)\n", f.path, there[0].text("match_key"))
-		return true, nil
+	if !cmd.Again && cmd.MatchKey == "" {
+		if was, err = cmd.there(ctx, c, project, f, file); was || err != nil {
+			return was, err
+		}
 	}
 	for try := 0; ; try++ {
 		var raw json.RawMessage
@@ -116,6 +108,22 @@ func (cmd *symbolUpload) one(ctx context.Context, c *client, project string, f s
 		case <-time.After(wait):
 		}
 	}
+}
+
+// there reports whether the release has the file already.
+func (cmd *symbolUpload) there(ctx context.Context, c *client, project string, f symbolFile, file io.Reader) (bool, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return false, err
+	}
+	there, err := c.list(ctx, symbolsPath, "artifacts", map[string]string{
+		"project_id": project, "environment": cmd.Environment, "release": cmd.Release, "kind": string(f.kind), "sha256": hex.EncodeToString(sum.Sum(nil)),
+	}, 1)
+	if err != nil || len(there) == 0 {
+		return false, err
+	}
+	fmt.Fprintf(c.streams.Err, "%s: already there (%s)\n", f.path, there[0].text("match_key"))
+	return true, nil
 }
 
 // uploaded reports a success with the server's warnings.

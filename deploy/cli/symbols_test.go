@@ -88,6 +88,10 @@ func TestUploadSkipsWhatIsThereAndTriesAgainWhatMayPass(t *testing.T) {
 		!strings.Contains(errs, "503 Service temporarily unavailable; trying again") || !strings.Contains(errs, "1 uploaded, 1 already there, 0 failed") {
 		t.Errorf("%d\n%s\n%s", code, out, errs)
 	}
+	code, out, errs = skerry(t, "symbols", "upload", filepath.Join(dir, "mapping.txt"), "--release", "1.0", "--again", "--url", srv.URL, "--token", "t", "--project", "p")
+	if code != 0 || !strings.Contains(out, "id-mapping.txt") || !strings.Contains(errs, "1 uploaded, 0 already there, 0 failed") {
+		t.Errorf("again: %d\n%s\n%s", code, out, errs)
+	}
 }
 
 func TestReportIsMadeReadableOffline(t *testing.T) {
