@@ -146,11 +146,11 @@ func (p *Publisher) lead(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// patience is for how many terms a lane may fail before the lease is given up: another process may reach what this one
+// patience is for how many terms all lanes may fail before the lease is given up: another process may reach what this one
 // does not.
 const patience = 3
 
-// keepLease renews until that fails for most of a term, when it may no longer be ours, or until a lane has failed for long.
+// keepLease renews until that fails for most of a term, when it may no longer be ours, or until all lanes have failed for long.
 func (p *Publisher) keepLease(ctx context.Context) error {
 	every := p.config.Term / 5
 	last := time.Now()
@@ -159,10 +159,8 @@ func (p *Publisher) keepLease(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		for _, l := range p.lanes {
-			if err := l.failing(patience * p.config.Term); err != nil {
-				return fmt.Errorf("nothing can be published: %w", err)
-			}
+		if err := p.failing(patience * p.config.Term); err != nil {
+			return fmt.Errorf("nothing can be published: %w", err)
 		}
 		attempt, done := context.WithTimeout(ctx, p.config.Term-time.Since(last))
 		held, err := p.leases.Acquire(attempt, LeaseName, p.config.Term)
@@ -176,6 +174,16 @@ func (p *Publisher) keepLease(ctx context.Context) error {
 			return fmt.Errorf("renew the publisher's lease: %w", err)
 		}
 	}
+}
+
+// failing is why every lane has failed for so long; nil when one has not.
+func (p *Publisher) failing(d time.Duration) (err error) {
+	for _, l := range p.lanes {
+		if err = l.failing(d); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // listenForever wakes both lanes for every notification, reconnecting as needed.
