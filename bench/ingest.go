@@ -78,6 +78,9 @@ func (b *bench) ownEdge(ctx context.Context, name string) (*stage.Edge, stage.Pr
 	if err != nil {
 		return nil, stage.Project{}, err
 	}
+	if err := b.stage.PlaneReady(ctx); err != nil {
+		return nil, stage.Project{}, err
+	}
 	project, err := b.stage.NewProject(ctx, name)
 	if err != nil {
 		return nil, stage.Project{}, err

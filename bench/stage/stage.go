@@ -123,6 +123,13 @@ func (s *Stage) StartCentre(ctx context.Context) (err error) {
 	return err
 }
 
+// PlaneReady waits until the write plane is ready: after a database that was stopped it takes a moment to hear it again.
+func (s *Stage) PlaneReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	return s.centre.Until(ctx, "the write plane to be ready", func() error { return getOK(ctx, s.Credentials.WritePlaneOp+"/readyz") })
+}
+
 // Centre is the process of the centre, which changes at each StartCentre.
 func (s *Stage) Centre() *rig.Process { return s.centre }
 
