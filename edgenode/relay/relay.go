@@ -113,9 +113,10 @@ func (r *Relay) Close() {
 func (r *Relay) InFlight() int64 { return r.inFlight.Load() }
 
 const (
-	away    = `{"error":"Service temporarily unavailable"}`
-	unknown = `{"error":"bad_gateway","message":"the request was passed on and no answer came back: it may or may not have taken effect"}`
-	refused = `{"error":"bad_request"}`
+	away     = `{"error":"Service temporarily unavailable"}`
+	unknown  = `{"error":"bad_gateway","message":"the request was passed on and no answer came back: it may or may not have taken effect"}`
+	refused  = `{"error":"bad_request"}`
+	timedOut = `{"error":"request_timeout"}`
 )
 
 // Handle passes one request on and answers it.
@@ -145,9 +146,14 @@ func (r *Relay) Handle(ctx *fasthttp.RequestCtx) {
 	}
 	switch {
 	case err != nil:
+		fault := up.fault()
 		up.stop(ctx)
 		done()
-		r.refuse(ctx, req, sent, err)
+		if fault != nil {
+			refuseBody(ctx, fault)
+		} else {
+			r.refuse(ctx, req, sent, err)
+		}
 	case up.ended():
 		r.answer(ctx, resp, watch, done)
 	default:
@@ -218,6 +224,17 @@ func (r *Relay) refuse(ctx *fasthttp.RequestCtx, req *http.Request, sent bool, e
 		return
 	}
 	answer(ctx, http.StatusBadGateway, unknown)
+}
+
+// refuseBody answers a request whose body could not be read. The write plane has got a part of it at most, which it takes
+// for none.
+func refuseBody(ctx *fasthttp.RequestCtx, fault error) {
+	var late net.Error
+	if errors.As(fault, &late) && late.Timeout() {
+		answer(ctx, http.StatusRequestTimeout, timedOut)
+		return
+	}
+	answer(ctx, http.StatusBadRequest, refused)
 }
 
 func answer(ctx *fasthttp.RequestCtx, status int, body string) {

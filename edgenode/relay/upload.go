@@ -73,6 +73,18 @@ func (u *upload) Close() error { return nil }
 // ended tells whether the body was read to its end. It does not wait for a read that waits for the client.
 func (u *upload) ended() bool { return u == nil || u.whole.Load() }
 
+// fault is why the client's body could not be read, nil when it could so far. A read that still waits has not failed.
+func (u *upload) fault() error {
+	if u == nil || !u.mu.TryLock() {
+		return nil
+	}
+	defer u.mu.Unlock()
+	if u.end == io.EOF {
+		return nil
+	}
+	return u.end
+}
+
 // stop ends the reading. A read that waits for the client is woken by a deadline in the past.
 func (u *upload) stop(ctx *fasthttp.RequestCtx) {
 	if u == nil {
