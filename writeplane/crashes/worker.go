@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"skerry/pkg/crash"
+	"skerry/writeplane/lease"
 	"skerry/writeplane/symbolicate"
 	"skerry/writeplane/symbols"
 )
@@ -116,21 +117,9 @@ func (w *Worker) hold(ctx context.Context, taken []claim) (release func()) {
 	for i, c := range taken {
 		ids[i] = c.ID
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var renewal sync.WaitGroup
-	renewal.Go(func() {
-		ticker := time.NewTicker(renewEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				_ = renew(ctx, w.pool, ids, takeFor) // who comes to take them does the same work
-			}
-		}
+	return lease.Keep(ctx, renewEvery, func(ctx context.Context) {
+		_ = renew(ctx, w.pool, ids, takeFor) // who comes to take them does the same work
 	})
-	return func() { cancel(); renewal.Wait() }
 }
 
 // answer answers the reports of one build, with one search for artifacts: each release

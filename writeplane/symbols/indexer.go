@@ -17,6 +17,7 @@ import (
 
 	"skerry/writeplane/access"
 	"skerry/writeplane/blobs"
+	"skerry/writeplane/lease"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/symbolicate"
 )
@@ -102,22 +103,9 @@ func (x *Indexer) step(ctx context.Context) (found bool, err error) {
 
 // renewing indexes while it keeps the artifact taken.
 func (x *Indexer) renewing(ctx context.Context, a *Artifact) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var renewal sync.WaitGroup
-	defer renewal.Wait()
-	defer cancel()
-	renewal.Go(func() {
-		ticker := time.NewTicker(renewEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				_, _ = x.m.store.Pool().Exec(ctx, `UPDATE symbol_artifacts SET index_after = now() + $2 WHERE id = $1`, a.ID, taken)
-			}
-		}
-	})
+	defer lease.Keep(ctx, renewEvery, func(ctx context.Context) {
+		_, _ = x.m.store.Pool().Exec(ctx, `UPDATE symbol_artifacts SET index_after = now() + $2 WHERE id = $1`, a.ID, taken)
+	})()
 	return x.index(ctx, a)
 }
 
