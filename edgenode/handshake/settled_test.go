@@ -1,7 +1,6 @@
 package handshake_test
 
 import (
-	"io"
 	"strings"
 	"testing"
 
@@ -12,20 +11,6 @@ import (
 	"skerry/pkg/state"
 	"skerry/replication"
 )
-
-// meanwhile is a request's body: do runs before it is there, when the request has been admitted.
-type meanwhile struct {
-	do   func()
-	body io.Reader
-}
-
-func (m *meanwhile) Read(b []byte) (int, error) {
-	if m.do != nil {
-		m.do()
-		m.do = nil
-	}
-	return m.body.Read(b)
-}
 
 // Members that change while a request is on its way give the answer of before or of after, with its own tag.
 func TestAnswerAndTagAreOfOneState(t *testing.T) {
@@ -41,7 +26,7 @@ func TestAnswerAndTagAreOfOneState(t *testing.T) {
 		ctx.Request.SetRequestURI("/api/v1/handshake")
 		ctx.Request.Header.Set("X-Api-Key", e.Live)
 		const body = `{"distinct_id":"eve"}`
-		ctx.Request.SetBodyStream(&meanwhile{do, strings.NewReader(body)}, len(body))
+		ctx.Request.SetBodyStream(&edgetest.Meanwhile{Do: do, Body: strings.NewReader(body)}, len(body))
 		m.Post(&ctx)
 		e.Check(&ctx)
 		return answer{ctx.Response.StatusCode(), string(ctx.Response.Header.Peek("Etag")), string(ctx.Response.Body())}

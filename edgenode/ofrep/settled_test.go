@@ -1,7 +1,6 @@
 package ofrep_test
 
 import (
-	"io"
 	"strings"
 	"testing"
 
@@ -13,20 +12,6 @@ import (
 	"skerry/pkg/state"
 	"skerry/replication"
 )
-
-// meanwhile is a request's body: do runs before it is there, when the request has been admitted.
-type meanwhile struct {
-	do   func()
-	body io.Reader
-}
-
-func (m *meanwhile) Read(b []byte) (int, error) {
-	if m.do != nil {
-		m.do()
-		m.do = nil
-	}
-	return m.body.Read(b)
-}
 
 // Members that change while a request is on its way give the answer of before or of after, with its own tag: here, two
 // cohorts that change together, of which one is looked into more than the other.
@@ -52,7 +37,7 @@ func TestAnswersAreOfOneState(t *testing.T) {
 			ctx.Request.SetRequestURI(path)
 			ctx.Request.Header.Set("X-Api-Key", e.Live)
 			const body = `{"context":{"targetingKey":"eve"}}`
-			ctx.Request.SetBodyStream(&meanwhile{do, strings.NewReader(body)}, len(body))
+			ctx.Request.SetBodyStream(&edgetest.Meanwhile{Do: do, Body: strings.NewReader(body)}, len(body))
 			if _, key, single := strings.Cut(path, "flags/"); single {
 				m.Single(&ctx, []byte(key))
 			} else {
