@@ -140,10 +140,12 @@ func (l *laneWriter) takeOver(ctx context.Context) error {
 		if head.Timeline == "" {
 			level = slog.LevelInfo // nothing broke: it was asked for
 		}
-		l.log.Log(ctx, level, "a new epoch begins", "reason", verdict.broken, "epoch", head.Epoch.String(), "seen", verdict.seen)
+		former := head.Epoch
 		if head, err = l.publisher.ledger.Renew(ctx, l.lane, verdict.seen); err != nil {
 			return fmt.Errorf("begin a new epoch: %w", err)
 		}
+		l.log.Log(ctx, level, "a new epoch begins", "reason", verdict.broken, "epoch", head.Epoch.String(),
+			"former", former.String(), "seen", verdict.seen)
 		l.skipped = 0
 		l.mu.Lock()
 		l.renewals++
