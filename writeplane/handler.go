@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"skerry/pkg/forwarded"
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
@@ -325,28 +326,14 @@ func bounded(s string, limit int) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// clientAddress is the nearest address that no trusted proxy vouches for: the peer's
-// own, or, when the peer is trusted, the last untrusted one of X-Forwarded-For. What
-// a client writes into that header itself stands further left and is never believed.
+// clientAddress is whom the request comes from, by package forwarded; "" for a peer
+// without an address.
 func clientAddress(r *http.Request, trusted []netip.Prefix) string {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return ""
 	}
-	client := peer.Addr().Unmap().WithZone("")
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for i := len(hops) - 1; i >= 0 && trusts(trusted, client); i-- {
-		hop, err := netip.ParseAddr(strings.Trim(strings.TrimSpace(hops[i]), "[]"))
-		if err != nil {
-			break
-		}
-		client = hop.Unmap().WithZone("")
-	}
-	return client.String()
-}
-
-func trusts(trusted []netip.Prefix, address netip.Addr) bool {
-	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(address) })
+	return forwarded.Client(peer.Addr(), r.Header.Values("X-Forwarded-For"), trusted).String()
 }
 
 // answer remembers whether and how a request was answered.

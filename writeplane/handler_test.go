@@ -235,6 +235,7 @@ func TestForwardedAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
 		{"only proxies", "10.1.1.1:1234", []string{"10.2.2.2"}, "10.2.2.2"},
 		{"no header", "10.1.1.1:1234", nil, "10.1.1.1"},
 		{"garbage", "10.1.1.1:1234", []string{"198.51.100.1, <script>"}, "10.1.1.1"},
+		{"with a port", "10.1.1.1:1234", []string{"198.51.100.1:4711, 10.2.2.2:80"}, "198.51.100.1"},
 		{"six", "[fd00::1]:1234", []string{"[2001:db8::1]"}, "2001:db8::1"},
 		{"mapped four", "[::ffff:10.1.1.1]:1234", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
 		{"no peer", "@", []string{"198.51.100.1"}, ""},

@@ -19,6 +19,7 @@ import (
 	"skerry/edgenode/view"
 	"skerry/pkg/apikey"
 	"skerry/pkg/etag"
+	"skerry/pkg/forwarded"
 	"skerry/pkg/serve"
 	"skerry/pkg/state"
 	"skerry/replication/tally"
@@ -208,7 +209,7 @@ func (g *Gate) allowed(ctx *fasthttp.RequestCtx, list *state.Allowlist) bool {
 	}
 	client := g.ClientIP(ctx)
 	for _, text := range list.CIDRs {
-		if prefix, err := netip.ParsePrefix(text); err == nil && prefix.Contains(client) {
+		if network, err := netip.ParsePrefix(text); err == nil && forwarded.Network(network).Contains(client) {
 			return true
 		}
 		if address, err := netip.ParseAddr(text); err == nil && address.Unmap() == client {
@@ -228,39 +229,13 @@ func originAllowed(origin string, list []string) bool {
 	return len(list) == 0
 }
 
-// ClientIP is the client's address: the connection's, or what trusted proxies say of it. Of X-Forwarded-For, the last
-// address that is not itself a trusted proxy's counts; anything before it the client may have written.
+// ClientIP is the client's address: the connection's, or what trusted proxies say of it. See package forwarded.
 func (g *Gate) ClientIP(ctx *fasthttp.RequestCtx) netip.Addr {
-	client, ok := netip.AddrFromSlice(ctx.RemoteIP())
-	client = client.Unmap()
-	if !ok || !g.trusted(client) {
-		return client
+	peer, _ := netip.AddrFromSlice(ctx.RemoteIP())
+	if len(g.config.TrustedProxies) == 0 {
+		return peer.Unmap()
 	}
-	forwarded := ctx.Request.Header.PeekAll("X-Forwarded-For")
-	for i := len(forwarded) - 1; i >= 0; i-- {
-		rest := string(forwarded[i])
-		for rest != "" {
-			at := strings.LastIndexByte(rest, ',')
-			hop, err := netip.ParseAddr(strings.TrimSpace(rest[at+1:]))
-			if err != nil {
-				return client
-			}
-			if client = hop.Unmap(); !g.trusted(client) {
-				return client
-			}
-			rest = rest[:max(at, 0)]
-		}
-	}
-	return client
-}
-
-func (g *Gate) trusted(a netip.Addr) bool {
-	for _, p := range g.config.TrustedProxies {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return forwarded.Client(peer, ctx.Request.Header.PeekAll("X-Forwarded-For"), g.config.TrustedProxies)
 }
 
 // Begin does what every answer needs, before anything else: its X-Request-Id (the caller's, if it sent a usable one) and

@@ -146,6 +146,7 @@ func TestAllowlistJudgesOriginsAndAddresses(t *testing.T) {
 		{"address outside", state.Allowlist{CIDRs: []string{"9.8.0.0/16", "2001:db8::/32"}}, "9.9.9.9", "", refused},
 		{"single address", state.Allowlist{CIDRs: []string{"9.9.9.9"}}, "9.9.9.9", "", ""},
 		{"IPv6", state.Allowlist{CIDRs: []string{"2001:db8::/32"}}, "2001:db8::1", "", ""},
+		{"IPv4 written as IPv6", state.Allowlist{CIDRs: []string{"::ffff:9.9.0.0/112"}}, "9.9.9.9", "", ""},
 		{"origin, only ranges listed", state.Allowlist{CIDRs: []string{"9.8.0.0/16"}}, "9.9.9.9", "https://shop.example", ""},
 	} {
 		settings := w.Settings
@@ -266,6 +267,8 @@ func TestOnlyTrustedProxiesAreBelieved(t *testing.T) {
 		{"10.0.0.1", "2001:db8::1", "2001:db8::1"},
 		{"::ffff:10.0.0.1", "::ffff:1.2.3.4", "1.2.3.4"},
 		{"fd00::1", "1.2.3.4", "1.2.3.4"},
+		{"10.0.0.1", "1.2.3.4:4711", "1.2.3.4"},
+		{"10.0.0.1", "[2001:db8::1]:443, 10.0.0.2:80", "2001:db8::1"},
 	} {
 		var header []string
 		if c.forwarded != "" {
