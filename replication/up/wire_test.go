@@ -258,3 +258,16 @@ func FuzzUnpack(f *testing.F) {
 		}
 	})
 }
+
+func FuzzHellosAndAnnouncements(f *testing.F) {
+	f.Add(mustMarshal(hello{Lanes: []laneHello{{Lane: "event", Received: 3, Pending: 1}}}))
+	f.Add(mustMarshal(announcement{Lane: "alias", Incarnation: "00000000000000000000000000000001", Stored: 3, Want: 4}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if h, err := decodeHello(data); err == nil && len(h.Lanes) > len(Lanes) {
+			t.Error("more lanes than there are")
+		}
+		if a, lane, _, err := decodeAnnouncement(data); err == nil && (!lane.Valid() || a.Want != 0 && a.Want <= a.Stored) {
+			t.Error("an impossible announcement was accepted")
+		}
+	})
+}
