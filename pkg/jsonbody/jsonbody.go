@@ -32,6 +32,19 @@ func Missing(member string) *problem.Error { return Invalid("%s is required", me
 // Read returns the whole body, up to limit bytes, checked to be Unicode: the decoder
 // would replace what is not.
 func Read(r *http.Request, limit int64) ([]byte, error) {
+	body, err := ReadUTF8(r, limit)
+	if err != nil {
+		return nil, err
+	}
+	if (&Surrogates{}).Half(body) {
+		return nil, ErrHalf
+	}
+	return body, nil
+}
+
+// ReadUTF8 is Read for an endpoint that takes a text with half of a surrogate pair,
+// with U+FFFD in its place.
+func ReadUTF8(r *http.Request, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	if err != nil {
 		return nil, Invalid("the body broke off")
@@ -41,9 +54,6 @@ func Read(r *http.Request, limit int64) ([]byte, error) {
 	}
 	if !utf8.Valid(body) {
 		return nil, Invalid("the body is not UTF-8")
-	}
-	if (&Surrogates{}).Half(body) {
-		return nil, ErrHalf
 	}
 	return body, nil
 }

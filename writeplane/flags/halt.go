@@ -100,7 +100,7 @@ func storable(s string) string {
 
 // Halt serves POST /api/switch/halt-webhook.
 func (m *Module) Halt(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	body, err := jsonbody.Read(r, jsonbody.Limit)
+	body, err := jsonbody.ReadUTF8(r, jsonbody.Limit) // a reason that was cut within an emoji is one, too
 	if err != nil {
 		if p, ok := err.(*problem.Error); ok && p.Kind == problem.TooLarge {
 			return err
