@@ -54,6 +54,7 @@ type Config struct {
 	PublicURL      string         // where clients reach this edge; "" means what each request says of itself
 	TrustedProxies []netip.Prefix // who may say in X-Forwarded-For whom they forward for
 	Limits         front.Limits
+	ShutdownDelay  time.Duration // for which requests are still answered when the edge is told to stop; 0 means none
 	State          store.Config  // Dir is set here
 	Views          view.Options  // Hooks are set here
 	Buffer         buffer.Config // of events; Dir, Edge and Upload are set here
@@ -113,6 +114,7 @@ type Edge struct {
 	metrics   *metrics
 	listener  net.Listener
 	operator  net.Listener
+	shutdown  serve.Shutdown
 	started   time.Time
 }
 
@@ -122,7 +124,7 @@ func New(config Config) (_ *Edge, err error) {
 		return nil, err
 	}
 	config = config.withDefaults()
-	e := &Edge{config: config, started: time.Now()}
+	e := &Edge{config: config, shutdown: serve.Shutdown{Delay: config.ShutdownDelay}, started: time.Now()}
 	defer func() {
 		if err != nil {
 			e.Close()
@@ -213,8 +215,10 @@ func (e *Edge) Addr() net.Addr { return e.listener.Addr() }
 // OperatorAddr is where operators are served.
 func (e *Edge) OperatorAddr() net.Addr { return e.operator.Addr() }
 
-// Run works until ctx ends.
+// Run works until ctx ends and Config.ShutdownDelay is over.
 func (e *Edge) Run(ctx context.Context) error {
+	ctx, cancel := e.shutdown.Context(ctx)
+	defer cancel()
 	router := newRouter(e.routes(), e.relay.Handle)
 	var g serve.Group
 	g.Add("state store", e.disk.Run)
@@ -268,6 +272,9 @@ func (e *Edge) handle(router *router) fasthttp.RequestHandler {
 		defer e.recover(ctx)
 		e.gate.Begin(ctx)
 		router.serve(ctx)
+		if e.shutdown.Begun() {
+			ctx.SetConnectionClose() // the next connection goes to another edge
+		}
 		e.metrics.answered(ctx.Response.StatusCode())
 	}
 }

@@ -316,6 +316,66 @@ func TestSecondEdgeOnAFolderIsRefused(t *testing.T) {
 	}
 }
 
+// A load balancer learns from /readyz that an edge is leaving, and sends it requests until then.
+func TestAnEdgeToldToStopAnswersForItsShutdownDelay(t *testing.T) {
+	t.Parallel()
+	c := newCentre(t)
+	c.shop()
+	config := c.config(t.TempDir())
+	config.ShutdownDelay = time.Hour
+	e, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	r := &running{Edge: e, t: t}
+	r.decides("default")
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	closes := func() (status int, closing bool) {
+		req, err := http.NewRequest("GET", "http://"+e.Addr().String()+decision, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("x-api-key", key)
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		return res.StatusCode, res.Close
+	}
+	if status, closing := closes(); status != 200 || closing {
+		t.Errorf("before: %d, closing %v; want 200 and a connection that stays", status, closing)
+	}
+
+	stop()
+	operator := "http://" + e.OperatorAddr().String()
+	downtest.Eventually(t, func() string {
+		if status, got, _ := ask(t, "GET", operator+"/readyz", ""); status != 503 || !strings.Contains(got, `"stopping"`) {
+			return fmt.Sprint(status, got)
+		}
+		return ""
+	})
+	if status, got, _ := ask(t, "GET", operator+"/healthz", ""); status != 200 {
+		t.Errorf("healthz: %d %s", status, got)
+	}
+	if status, closing := closes(); status != 200 || !closing {
+		t.Errorf("after: %d, closing %v; want 200 and an end of the connection", status, closing)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("it has ended: %v", err)
+	default:
+	}
+	_ = e.operator.Close() // a part that fails ends the rest at once: nobody waits for the hour
+	<-ended
+}
+
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	good := Config{ID: "e-1", Data: "d", NATS: "nats://x", WritePlane: "http://x:1"}

@@ -195,7 +195,8 @@ func (e *Edge) operatorHandler() http.Handler {
 			}
 			return nil
 		},
-		Status:  func(context.Context) any { return e.Status() },
-		Metrics: e.metrics.registry,
+		Shutdown: &e.shutdown,
+		Status:   func(context.Context) any { return e.Status() },
+		Metrics:  e.metrics.registry,
 	}.Handler()
 }

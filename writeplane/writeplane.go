@@ -52,7 +52,8 @@ type Config struct {
 	Postgres       postgres.Config
 	NATS           string // URL of the NATS server or cluster
 	NATSOptions    []nats.Option
-	StreamReplicas int // of the state streams; 0 means 1
+	StreamReplicas int           // of the state streams; 0 means 1
+	ShutdownDelay  time.Duration // for which requests are still answered when the process is told to stop; 0 means none
 
 	Access access.Config
 	// TrustedProxies are the peers whose X-Forwarded-For is believed: the edges.
@@ -81,6 +82,7 @@ type Plane struct {
 	mirror   *pgxpool.Pool // of the audit mirror
 	api, ops net.Listener
 	group    serve.Group
+	shutdown serve.Shutdown
 
 	publisher *down.Publisher
 
@@ -95,7 +97,7 @@ type Plane struct {
 // New connects, builds every module and listens. The schema must be current: see
 // postgres.Migrate. What New opened, Run or Close closes.
 func New(ctx context.Context, config Config) (_ *Plane, err error) {
-	p := &Plane{}
+	p := &Plane{shutdown: serve.Shutdown{Delay: config.ShutdownDelay}}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -224,8 +226,8 @@ func (p *Plane) listen(config Config, routes []Route, registry *prometheus.Regis
 	if p.ops, err = serve.Listen("--listen-operator", config.ListenOperator); err != nil {
 		return err
 	}
-	operator := p.operatorRoutes(serve.Operator{Ready: p.Ready, Status: p.status, Metrics: registry}.Handler())
-	p.serve("api", p.api, handler)
+	operator := p.operatorRoutes(serve.Operator{Ready: p.Ready, Shutdown: &p.shutdown, Status: p.status, Metrics: registry}.Handler())
+	p.serve("api", p.api, p.shutdown.Handler(handler))
 	p.serve("operator", p.ops, operator)
 	return nil
 }
@@ -257,9 +259,11 @@ func (p *Plane) URL() string { return "http://" + p.api.Addr().String() }
 // OperatorURL is the base address of the operator's listener.
 func (p *Plane) OperatorURL() string { return "http://" + p.ops.Addr().String() }
 
-// Run serves until ctx ends or a part fails.
+// Run serves until ctx ends and Config.ShutdownDelay is over, or a part fails.
 func (p *Plane) Run(ctx context.Context) error {
 	defer p.Close()
+	ctx, cancel := p.shutdown.Context(ctx)
+	defer cancel()
 	return p.group.Run(ctx)
 }
 

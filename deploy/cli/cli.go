@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -141,6 +142,11 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 		return exitUsage
 	}
 	slog.SetDefault(logger)
+	if ofProcess(parsed) {
+		for _, name := range strangers(parser.Model, os.Environ()) {
+			logger.Warn("no setting is read from this environment variable", "name", name)
+		}
+	}
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	err = parsed.Run(streams, version)
 	var usage usageError
@@ -154,6 +160,16 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 		fmt.Fprintf(streams.Err, "skerry %s: %s\n", commandPath(parsed), oneLine(err))
 		return exitFailed
 	}
+}
+
+// ofProcess tells whether the selected command runs a process of an installation, or prepares one.
+func ofProcess(c *kong.Context) bool {
+	for _, p := range c.Path {
+		if p.Command != nil && p.Command.Group != nil && p.Command.Group.Key == "process" {
+			return true
+		}
+	}
+	return false
 }
 
 // commandPath is the words of the selected command, without its arguments.

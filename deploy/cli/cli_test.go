@@ -73,6 +73,7 @@ func TestFaultsAreNamedOnOneLine(t *testing.T) {
 		{edgeWith("--id", "a b"), 2, "skerry edge: --id \"a b\" is not of [A-Za-z0-9_-]{1,64}\n"},
 		{edgeWith("--listen", "8080"), 2, "skerry edge: --listen \"8080\" is not host:port, such as 0.0.0.0:8080\n"},
 		{edgeWith("--buffer-bytes=-1"), 2, "skerry edge: --buffer-bytes -1 is negative\n"},
+		{edgeWith("--shutdown-delay=-1s"), 2, "skerry edge: --shutdown-delay -1s is negative\n"},
 		{edgeWith("--writeplane-url", "here"), 2, "skerry edge: --writeplane-url \"here\" is not http(s)://host[:port]\n"},
 		{edgeWith("--nats-url", "nats://u:hid den@h:4222"), 2, "skerry edge: --nats-url is not of the form nats://user:password@host:4222; in a password, characters such as # or blanks are written %23, %20\n"},
 		{edgeWith("--nats-credentials", "/nonexistent"), 2, "skerry edge: --nats-credentials: open /nonexistent: no such file or directory\n"},
@@ -341,9 +342,27 @@ func TestUnknownKeysInTheFileAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, _, errs := skerry(t, "flags", "list", "--config", file)
-	want := "skerry: " + file + ": unknown: flags.tokken, listen-egde, planes\n"
+	want := "skerry: " + file + ": unknown: flags.tokken (did you mean token?), listen-egde (did you mean listen-edge?), planes\n"
 	if code != 2 || !strings.HasPrefix(errs, want) {
 		t.Errorf("code %d, %q; want %q", code, errs, want)
+	}
+}
+
+func TestVariablesThatNoFlagReadsAreNamed(t *testing.T) {
+	t.Setenv("SKERRY_POSTGRES_ULR", "postgres://u:hidden@127.0.0.1:1/d")
+	t.Setenv("SKERRY_EDGE_PORT_8080_TCP", "x") // as Kubernetes sets it for a service called skerry-edge
+	t.Setenv("SKERRY_TOKEN", "hidden")         // of another command
+	_, _, errs := skerry(t, "migrate", "--postgres-url", "postgres://u:hidden@127.0.0.1:1/d")
+	for _, want := range []string{"SKERRY_POSTGRES_ULR (did you mean SKERRY_POSTGRES_URL?)", "name=SKERRY_EDGE_PORT_8080_TCP\n"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("%q does not say %q", errs, want)
+		}
+	}
+	if strings.Contains(errs, "hidden") || strings.Contains(errs, "SKERRY_TOKEN") {
+		t.Errorf("%q", errs)
+	}
+	if _, _, errs = skerry(t, "flags", "list", "--url", "ftp://x"); strings.Contains(errs, "ULR") {
+		t.Errorf("an administrator's command: %q", errs)
 	}
 }
 

@@ -47,6 +47,7 @@ type edgeCommand struct {
 	edgeSettings
 	proxies
 	messaging
+	stopping
 	ID             string `name:"id" help:"Name of this edge among all; it must stay with the data folder." required:"" placeholder:"ID"`
 	Data           string `help:"Folder for state and buffer, of this edge alone." required:"" type:"path" placeholder:"DIR"`
 	Listen         string `help:"Address for clients." default:"127.0.0.1:8080"`
@@ -69,9 +70,9 @@ func (cmd *edgeCommand) Run(ctx context.Context) error {
 	config.Listen, config.OperatorListen = cmd.Listen, cmd.ListenOperator
 	config.NATS, config.NATSOptions = cmd.NATSURL, cmd.options()
 	config.WritePlane, config.PublicURL = cmd.WritePlaneURL, strings.TrimRight(cmd.PublicURL, "/")
-	config.TrustedProxies = cmd.TrustedProxies
+	config.TrustedProxies, config.ShutdownDelay = cmd.TrustedProxies, cmd.ShutdownDelay
 	if err := cmp.Or(listenAddress("--listen", cmd.Listen), listenAddress("--listen-operator", cmd.ListenOperator),
-		cmd.edgeSettings.validate(), cmd.messaging.validate(), publicURL(cmd.PublicURL)); err != nil {
+		cmd.edgeSettings.validate(), cmd.messaging.validate(), cmd.stopping.validate(), publicURL(cmd.PublicURL)); err != nil {
 		return err
 	}
 	if err := config.Validate(); err != nil {

@@ -105,7 +105,7 @@ func withoutYAML(err error) string {
 	return strings.TrimSpace(strings.TrimPrefix(text, "unmarshal errors:"))
 }
 
-// Validate names every key that is no flag.
+// Validate names every key that is no flag, with the flag that was probably meant.
 func (s *settings) Validate(app *kong.Application) error {
 	everywhere := map[string]bool{}
 	collect(app.Node, everywhere)
@@ -118,7 +118,7 @@ func (s *settings) Validate(app *kong.Application) error {
 			case command(app.Node, key) != nil && value != nil:
 				return fmt.Errorf("%s: %s is a command: its flags stand indented below it", s.path, key)
 			case command(app.Node, key) == nil:
-				unknown = append(unknown, key)
+				unknown = append(unknown, withGuess(key, everywhere))
 			}
 			continue
 		}
@@ -131,7 +131,7 @@ func (s *settings) Validate(app *kong.Application) error {
 		collect(node, here)
 		for sub := range section {
 			if !here[dashed(sub)] {
-				unknown = append(unknown, key+"."+sub)
+				unknown = append(unknown, key+"."+withGuess(sub, here))
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -56,6 +57,18 @@ func (cmd *migrateCommand) Run(ctx context.Context, streams Streams) error {
 // proxies is whom X-Forwarded-For is believed from.
 type proxies struct {
 	TrustedProxies []netip.Prefix `name:"trusted-proxy" help:"Networks whose X-Forwarded-For is believed, such as 10.0.0.0/8." placeholder:"CIDR"`
+}
+
+// stopping is how a process behind a load balancer ends.
+type stopping struct {
+	ShutdownDelay time.Duration `help:"How long to go on answering after SIGTERM, while /readyz already says 503, so that load balancers notice." default:"0s"`
+}
+
+func (s stopping) validate() error {
+	if s.ShutdownDelay < 0 {
+		return usagef("--shutdown-delay %s is negative", s.ShutdownDelay)
+	}
+	return nil
 }
 
 // identity is how tokens are issued and secrets are sealed.
@@ -138,7 +151,7 @@ func (s *planeSettings) config() (writeplane.Config, error) {
 
 // validate refuses what needs no server to be seen as wrong.
 func (cmd *writePlaneCommand) validate() error {
-	if err := cmp.Or(cmd.database.validate(), cmd.messaging.validate(), listenAddress("--listen", cmd.Listen), listenAddress("--listen-operator", cmd.ListenOperator)); err != nil {
+	if err := cmp.Or(cmd.database.validate(), cmd.messaging.validate(), cmd.stopping.validate(), listenAddress("--listen", cmd.Listen), listenAddress("--listen-operator", cmd.ListenOperator)); err != nil {
 		return err
 	}
 	if cmd.StreamReplicas < 1 || cmd.StreamReplicas > 5 {
@@ -158,6 +171,7 @@ type writePlaneCommand struct {
 	planeSettings
 	proxies
 	messaging
+	stopping
 	Listen         string `help:"Address of the API." default:"127.0.0.1:8090"`
 	ListenOperator string `help:"Address for operators: health, metrics, status, profiles. Not for the public." default:"127.0.0.1:8190"`
 	BlobURL        string `help:"Where files lie: a folder (one write plane only), or s3://bucket?region=…" required:"" placeholder:"URL"`
@@ -180,7 +194,7 @@ func (cmd *writePlaneCommand) Run(ctx context.Context) error {
 	config.Postgres = postgres.Config{URL: cmd.PostgresURL, MaxConns: cmd.PostgresConns}
 	config.NATS, config.NATSOptions = cmd.NATSURL, cmd.options()
 	config.StreamReplicas = cmd.StreamReplicas
-	config.TrustedProxies = cmd.TrustedProxies
+	config.TrustedProxies, config.ShutdownDelay = cmd.TrustedProxies, cmd.ShutdownDelay
 	config.Blobs.URL = cmd.BlobURL
 	if cmd.Migrate {
 		if err := postgres.Migrate(ctx, cmd.PostgresURL); err != nil {

@@ -22,6 +22,8 @@ import (
 type Operator struct {
 	// Ready returns nil when the process can do its work. It has 2 s.
 	Ready func(context.Context) error
+	// Shutdown, once it has begun, makes the process not ready; nil means that nobody waits for that.
+	Shutdown *Shutdown
 	// Status returns a value for JSON, in any state of the process.
 	Status func(context.Context) any
 	// Metrics is what /metrics shows; see NewRegistry.
@@ -41,7 +43,7 @@ func (o Operator) Handler() http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 		defer cancel()
-		if err := o.Ready(ctx); err != nil {
+		if err := o.ready(ctx); err != nil {
 			answer(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": mask(err.Error())})
 			return
 		}
@@ -60,6 +62,13 @@ func (o Operator) Handler() http.Handler {
 		answer(w, http.StatusNotFound, map[string]string{"error": "not_found"})
 	})
 	return mux
+}
+
+func (o Operator) ready(ctx context.Context) error {
+	if o.Shutdown != nil && o.Shutdown.Begun() {
+		return errStopping
+	}
+	return o.Ready(ctx)
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
