@@ -30,9 +30,7 @@ func counted(t *testing.T) (*pgxpool.Pool, *atomic.Int64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if _, err := pool.Exec(t.Context(), `CREATE TABLE notes (n int PRIMARY KEY, text text)`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, pool, `CREATE TABLE notes (n int PRIMARY KEY, text text)`)
 	return pool, trips
 }
 

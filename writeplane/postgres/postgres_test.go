@@ -47,9 +47,7 @@ func TestOpenNamesTheCommandThatMigrates(t *testing.T) {
 func TestNewerDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	db, url := dbtest.NewURL(t)
-	if _, err := db.Owner.Exec(t.Context(), "UPDATE schema_version SET version = 9999"); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, db.Owner, "UPDATE schema_version SET version = 9999")
 	for name, open := range map[string]func() error{
 		"migrate": func() error { return postgres.Migrate(t.Context(), url) },
 		"open": func() error {

@@ -14,6 +14,7 @@ import (
 
 	"skerry/pkg/pgserver/pgtest"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // older is the number of migrations of an earlier release, whose database is brought up.
@@ -57,9 +58,7 @@ func earlierDatabase(t *testing.T) (url string) {
 		text = append(append(text, sql...), ";\n"...)
 	}
 	text = fmt.Appendf(text, "CREATE TABLE schema_version (version int4 NOT NULL); INSERT INTO schema_version VALUES (%d); %s", older, filled)
-	if _, err := conn.Exec(t.Context(), string(text), pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, conn, string(text), pgx.QueryExecModeSimpleProtocol)
 	return url
 }
 
@@ -104,9 +103,8 @@ func TestFilledDatabaseOfAnEarlierReleaseIsBroughtUpOnce(t *testing.T) {
 		"insert ids by their digests": {"SELECT count(*) FROM insert_ids WHERE digest IN ($1, $2)", []any{digest(0), digest(1)}, 2},
 		"deliveries":                  {"SELECT count(*) FROM webhook_deliveries d JOIN webhook_messages m ON m.id = d.message_id", nil, 1},
 	} {
-		var got int
-		if err := db.App.QueryRow(t.Context(), c.sql, c.args...).Scan(&got); err != nil || got != c.want {
-			t.Errorf("%s: %d, %v; want %d", what, got, err, c.want)
+		if got := dbtest.One[int](t, db.App, c.sql, c.args...); got != c.want {
+			t.Errorf("%s: %d; want %d", what, got, c.want)
 		}
 	}
 }
