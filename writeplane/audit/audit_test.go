@@ -41,6 +41,14 @@ func newTrail(t testing.TB, tier string) *trail {
 	return tr
 }
 
+// another is a second organization in the same database.
+func (tr *trail) another(t testing.TB, tier string) *trail {
+	t.Helper()
+	other := &trail{db: tr.db, commits: tr.commits}
+	other.organization, other.project = other.found(t, tier)
+	return other
+}
+
 func (tr *trail) found(t testing.TB, tier string) (organization, project string) {
 	t.Helper()
 	organization, project = id.New(), id.New()
@@ -162,10 +170,7 @@ func TestSecretsAreTakenOut(t *testing.T) {
 		Before:   map[string]any{"url": "https://example.com/hook?key=" + secrets[0], "nested": []any{map[string]any{"deep": secrets[2]}}},
 		After:    map[string]any{"reason": "leaked " + secrets[1] + " on a page", "Password": "hunter2", "prefix": "sk_live_0123"},
 		Metadata: map[string]any{"note": "Bearer " + secrets[3]}})
-	var all string
-	if err := tr.db.Owner.QueryRow(t.Context(), `SELECT to_jsonb(e)::text FROM audit_entries e`).Scan(&all); err != nil {
-		t.Fatal(err)
-	}
+	all := dbtest.One[string](t, tr.db.Owner, `SELECT to_jsonb(e)::text FROM audit_entries e`)
 	for _, secret := range secrets {
 		if strings.Contains(all, secret) {
 			t.Errorf("%s is logged: %s", secret, all)
@@ -180,10 +185,7 @@ func TestTheProgramsRoleCanOnlyAddAndRead(t *testing.T) {
 	t.Parallel()
 	tr := newTrail(t, "pro")
 	tr.logMany(t, 1)
-	var partition string
-	if err := tr.db.Owner.QueryRow(t.Context(), `SELECT tableoid::regclass::text FROM audit_entries`).Scan(&partition); err != nil {
-		t.Fatal(err)
-	}
+	partition := dbtest.One[string](t, tr.db.Owner, `SELECT tableoid::regclass::text FROM audit_entries`)
 	for _, statement := range []string{
 		`UPDATE audit_entries SET action = 'x'`, `DELETE FROM audit_entries`, `TRUNCATE audit_entries`, `DROP TABLE audit_entries`,
 		`UPDATE ` + partition + ` SET action = 'x'`, `DELETE FROM ` + partition, `DROP TABLE ` + partition,

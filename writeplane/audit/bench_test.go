@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // BenchmarkAnyPageOfTheList reads pages at random places under every kind of filter.
@@ -28,9 +29,7 @@ func BenchmarkAnyPageOfTheList(b *testing.B) {
 	const span = 365 * 24 * time.Hour
 	begun := time.Now()
 	fillKinds(b, tr, entries, span)
-	if _, err := tr.db.Owner.Exec(b.Context(), `VACUUM ANALYZE audit_entries, audit_facets`); err != nil {
-		b.Fatal(err)
-	}
+	dbtest.Exec(b, tr.db.Owner, `VACUUM ANALYZE audit_entries, audit_facets`)
 	b.Logf("%d entries filled in %v", entries, time.Since(begun).Round(time.Second))
 	log := NewLog(tr.db.App, nil)
 	start := time.Now().Add(-span)
@@ -85,9 +84,7 @@ func BenchmarkAnyPageOfTheList(b *testing.B) {
 func fillKinds(b *testing.B, tr *trail, n int, span time.Duration) {
 	b.Helper()
 	for at := time.Now().Add(-span - 32*24*time.Hour); at.Before(time.Now()); at = at.AddDate(0, 0, 27) {
-		if _, err := tr.db.Owner.Exec(b.Context(), `SELECT audit_make_month($1)`, at); err != nil {
-			b.Fatal(err)
-		}
+		dbtest.Exec(b, tr.db.Owner, `SELECT audit_make_month($1)`, at)
 	}
 	_, err := tr.db.Owner.Exec(b.Context(), `UPDATE audit_chains SET begun_at = $2 WHERE organization_id = $1`, tr.organization, time.Now().Add(-span-time.Hour))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"skerry/pkg/id"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // scattered logs entries of many kinds over fourteen months, with kinds that only some
@@ -59,9 +60,7 @@ func TestEveryCombinationOfFiltersFindsWhatItSays(t *testing.T) {
 	t.Parallel()
 	tr := newTrail(t, "enterprise")
 	for n := range 16 {
-		if _, err := tr.db.Owner.Exec(t.Context(), `SELECT audit_make_month($1)`, time.Now().AddDate(0, -n, 0)); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, tr.db.Owner, `SELECT audit_make_month($1)`, time.Now().AddDate(0, -n, 0))
 	}
 	all := scattered(t, tr)
 	log := NewLog(tr.db.App, nil)
@@ -131,8 +130,7 @@ func TestFacetsGoWithTheirMonth(t *testing.T) {
 	t.Parallel()
 	tr := newTrail(t, "hobby")
 	tr.logAt(t, days(400), days(399), days(1))
-	other := &trail{db: tr.db, commits: tr.commits}
-	other.organization, other.project = tr.found(t, "enterprise")
+	other := tr.another(t, "enterprise")
 	other.logAt(t, days(400))
 	if err := NewKeeper(tr.db.Owner, nil).Keep(t.Context()); err != nil {
 		t.Fatal(err)
