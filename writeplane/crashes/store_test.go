@@ -36,9 +36,7 @@ func newDesk(t *testing.T) *desk {
 
 func (d *desk) exec(sql string, args ...any) {
 	d.t.Helper()
-	if _, err := d.db.App.Exec(d.t.Context(), sql, args...); err != nil {
-		d.t.Fatal(err)
-	}
+	dbtest.Exec(d.t, d.db.App, sql, args...)
 }
 
 func (d *desk) analyze() {
@@ -112,9 +110,7 @@ func TestAnswersAndWishesForTheSameReportsDoNotLockEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = middle.Rollback(context.WithoutCancel(t.Context())) }()
-		if _, err := middle.Exec(t.Context(), `SELECT FROM crash_events WHERE id = $1 FOR UPDATE`, list[1].ID); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, middle, `SELECT FROM crash_events WHERE id = $1 FOR UPDATE`, list[1].ID)
 		ended := make(chan error, 2)
 		go func() {
 			ended <- postgres.InTx(t.Context(), d.db.App, func(tx pgx.Tx) error {

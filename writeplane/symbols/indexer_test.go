@@ -31,9 +31,7 @@ func TestAnOvertakenIndexerBlamesNoFile(t *testing.T) {
 			original_name, debug_ids, warnings) VALUES ($1, $2, 'live', 'js_sourcemap', '1.0', 'a.js', 1, '', now(), $3, '', '{}', '{}')`,
 			[]any{a.ID, a.ProjectID, a.StoragePath}},
 	} {
-		if _, err := db.App.Exec(t.Context(), row.sql, row.args...); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, db.App, row.sql, row.args...)
 	}
 	x := NewIndexer(&Module{store: commit.New(db.App, commit.Sinks{})}, func(context.Context, pgx.Tx, *Artifact) error { return nil })
 	late := &symbolicate.Fault{Reason: symbolicate.Limit, Text: "reading the file took too long"}

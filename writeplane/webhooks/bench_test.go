@@ -42,9 +42,7 @@ func benchDeliveries(b *testing.B, dead int) {
 		return func(context.Context) ([]commit.StoredEntry, error) { return nil, nil }, nil
 	}})
 	org := id.New()
-	if _, err := db.App.Exec(b.Context(), "INSERT INTO organizations (id, name, tier) VALUES ($1, 'o', 'pro')", org); err != nil {
-		b.Fatal(err)
-	}
+	dbtest.Exec(b, db.App, "INSERT INTO organizations (id, name, tier) VALUES ($1, 'o', 'pro')", org)
 	subscribe := func(url, event string) {
 		s := &subscription{OrganizationID: org, Subscription: Subscription{ID: id.New(), URL: url, Events: []string{event}, Enabled: true}}
 		_, s.secret = newSecret(sealer, s.ID)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // setProven makes a subscription one whose newest attempt succeeded.
@@ -73,9 +75,7 @@ func TestTwoClaimsAtOnceKeepTheLimitInFlight(t *testing.T) {
 		"CREATE VIEW webhook_subscriptions AS SELECT * FROM subscriptions_behind WHERE pass()",
 		"GRANT SELECT ON webhook_subscriptions TO skerry_app",
 	} {
-		if _, err := f.db.Owner.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, f.db.Owner, sql)
 	}
 	config := f.db.App.Config()
 	config.ConnConfig.RuntimeParams["application_name"] = "held"
@@ -89,9 +89,7 @@ func TestTwoClaimsAtOnceKeepTheLimitInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closed.Release()
-	if _, err := closed.Exec(t.Context(), "SELECT pg_advisory_lock($1)", gate); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, closed, "SELECT pg_advisory_lock($1)", gate)
 	late := make(chan []claimed)
 	go func() {
 		found, err := claim(t.Context(), held, f.clock.Now(), "", proven, 256)
@@ -102,9 +100,7 @@ func TestTwoClaimsAtOnceKeepTheLimitInFlight(t *testing.T) {
 	}()
 	f.awaitWaiter("advisory")
 	early := f.claim(f.db.App, 256)
-	if _, err := closed.Exec(t.Context(), "SELECT pg_advisory_unlock($1)", gate); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, closed, "SELECT pg_advisory_unlock($1)", gate)
 	if n := len(early) + len(<-late); n != 4 {
 		t.Errorf("%d attempts in flight of one subscription, want 4", n)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // old stores deliveries of a time ago, each with its message.
@@ -23,12 +24,9 @@ func (f *fixture) old(subscriptionID, status string, age time.Duration, n int) {
 		SELECT id, id, $4, 'switch.flag.halted', $6, $3, $3 FROM made`, n, f.org, at, subscriptionID, firstID(at)[:13], status)
 }
 
-func (f *fixture) count(table string) (n int) {
+func (f *fixture) count(table string) int {
 	f.t.Helper()
-	if err := f.db.App.QueryRow(f.t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
-		f.t.Fatal(err)
-	}
-	return n
+	return dbtest.One[int](f.t, f.db.App, "SELECT count(*) FROM "+table)
 }
 
 func TestCleanupKeepsUpHoweverMuchIsOld(t *testing.T) {

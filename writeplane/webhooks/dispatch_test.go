@@ -97,9 +97,7 @@ func (f *fixture) audit(_ *postgres.Pipeline, _ commit.Origin, entries []commit.
 
 func (f *fixture) exec(sql string, args ...any) {
 	f.t.Helper()
-	if _, err := f.db.App.Exec(f.t.Context(), sql, args...); err != nil {
-		f.t.Fatal(err)
-	}
+	dbtest.Exec(f.t, f.db.App, sql, args...)
 }
 
 // run starts a dispatcher and returns what stops it.
@@ -268,10 +266,7 @@ func TestAuditStreamMustBeNamedAndNeedsItsTier(t *testing.T) {
 		t.Errorf("named %d, star %d; want 1 and 0", n, s)
 	}
 	var body map[string]any
-	var raw []byte
-	if err := f.db.App.QueryRow(t.Context(), "SELECT m.body FROM webhook_messages m JOIN webhook_deliveries d ON d.message_id = m.id WHERE d.subscription_id = $1", named).Scan(&raw); err != nil {
-		t.Fatal(err)
-	}
+	raw := dbtest.One[[]byte](t, f.db.App, "SELECT m.body FROM webhook_messages m JOIN webhook_deliveries d ON d.message_id = m.id WHERE d.subscription_id = $1", named)
 	_ = json.Unmarshal(raw, &body)
 	if len(body) != 5 || body["event"] != "audit.entry.created" || body["organization_id"] != f.org || body["emitted_at"] == nil || body["id"] == nil || body["data"] == nil {
 		t.Errorf("audit envelope %s: want id, event, organization_id, emitted_at, data", raw)
@@ -317,9 +312,8 @@ func TestFailuresFollowTheScheduleIntoTheDeadLetters(t *testing.T) {
 	if s := f.statuses(failing); s["dead"] != 1 || len(s) != 1 {
 		t.Errorf("deliveries of the failing subscription %v: want one dead, and nothing about its own failure", s)
 	}
-	var head string
-	if err := f.db.App.QueryRow(t.Context(), "SELECT response_head FROM webhook_deliveries WHERE subscription_id = $1", failing).Scan(&head); err != nil || head != "no\uFFFD\uFFFD" {
-		t.Errorf("response head %q %v", head, err)
+	if head := dbtest.One[string](t, f.db.App, "SELECT response_head FROM webhook_deliveries WHERE subscription_id = $1", failing); head != "no\uFFFD\uFFFD" {
+		t.Errorf("response head %q", head)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -573,8 +567,7 @@ func TestChangeOfASubscriptionHoldsNoMutationUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var queued int
-	if err := f.db.App.QueryRow(t.Context(), `SELECT count(*) FROM webhook_deliveries WHERE subscription_id = $1`, subscriptionID).Scan(&queued); err != nil || queued != 2 {
-		t.Errorf("%d deliveries, %v; want 2: of its own creation, and of the mutation", queued, err)
+	if queued := dbtest.One[int](t, f.db.App, `SELECT count(*) FROM webhook_deliveries WHERE subscription_id = $1`, subscriptionID); queued != 2 {
+		t.Errorf("%d deliveries, want 2: of its own creation, and of the mutation", queued)
 	}
 }

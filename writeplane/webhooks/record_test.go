@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/webhooks/target"
 )
 
@@ -48,10 +49,7 @@ func TestFaultInATargetsOwnWordsIsRecorded(t *testing.T) {
 	if err := f.dispatcher.record(t.Context(), c, f.dispatcher.attempt(t.Context(), c)); err != nil {
 		t.Fatalf("record: %v", err)
 	}
-	var fault string
-	if err := f.db.App.QueryRow(t.Context(), "SELECT last_error FROM webhook_deliveries WHERE status = 'failed'").Scan(&fault); err != nil {
-		t.Fatal(err)
-	}
+	fault := dbtest.One[string](t, f.db.App, "SELECT last_error FROM webhook_deliveries WHERE status = 'failed'")
 	if !strings.Contains(fault, "no\uFFFDname") || len(fault) > 2*maxFault {
 		t.Errorf("fault of %d bytes: %.200s", len(fault), fault)
 	}
