@@ -298,9 +298,7 @@ func TestKeySetHoldsThePublicKeyAlone(t *testing.T) {
 func TestRemovedMemberIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	if _, err := p.db.App.Exec(t.Context(), `UPDATE members SET removed_at = now() WHERE id = $1`, p.founding.Members["viewer"].ID); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, p.db.App, `UPDATE members SET removed_at = now() WHERE id = $1`, p.founding.Members["viewer"].ID)
 	if _, err := p.caller(t, p.tokens["viewer"]); !errors.Is(err, access.ErrBadToken) {
 		t.Fatal(err)
 	}
@@ -309,9 +307,7 @@ func TestRemovedMemberIsRefusedAtOnce(t *testing.T) {
 func TestTokenAllowsNoMoreThanItsMemberNow(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	if _, err := p.db.App.Exec(t.Context(), `UPDATE members SET role = 'viewer' WHERE id = $1`, p.founding.Members["admin"].ID); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, p.db.App, `UPDATE members SET role = 'viewer' WHERE id = $1`, p.founding.Members["admin"].ID)
 	caller, err := p.caller(t, p.tokens["admin"])
 	if err != nil || caller.Role != access.Viewer {
 		t.Fatalf("%+v, %v", caller, err)

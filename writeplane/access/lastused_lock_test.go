@@ -14,18 +14,12 @@ func TestUsesAreNotedInTheOrderInWhichKeysAreLocked(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)
 	organization, project := id.New(), id.New()
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := db.App.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec(`INSERT INTO organizations (id, name, tier) VALUES ($1, 'Example', 'pro')`, organization)
-	exec(`INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas) VALUES ($1, $2, 'Demo', '{}', '{}', '{}', '{}')`, project, organization)
+	dbtest.Exec(t, db.App, `INSERT INTO organizations (id, name, tier) VALUES ($1, 'Example', 'pro')`, organization)
+	dbtest.Exec(t, db.App, `INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas) VALUES ($1, $2, 'Demo', '{}', '{}', '{}', '{}')`, project, organization)
 	used := newLastUsed(db.App)
 	for i := range 30 {
 		key := fmt.Sprintf("01890000-0000-7000-8000-%012d", 30-i) // the newest lies first in the table
-		exec(`INSERT INTO api_keys (id, project_id, environment, name, prefix, created_at) VALUES ($1, $2, 'live', 'k', 'sk_live_xxxx', now())`, key, project)
+		dbtest.Exec(t, db.App, `INSERT INTO api_keys (id, project_id, environment, name, prefix, created_at) VALUES ($1, $2, 'live', 'k', 'sk_live_xxxx', now())`, key, project)
 		used.mark(key, time.Now())
 	}
 	tx, err := db.App.Begin(t.Context())
@@ -34,9 +28,7 @@ func TestUsesAreNotedInTheOrderInWhichKeysAreLocked(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	const lock = `SELECT FROM api_keys WHERE project_id = $1 ORDER BY id LIMIT $2 FOR NO KEY UPDATE`
-	if _, err := tx.Exec(t.Context(), lock, project, 1); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, tx, lock, project, 1)
 	flushed := make(chan struct{})
 	go func() {
 		defer close(flushed)
@@ -55,8 +47,7 @@ func TestUsesAreNotedInTheOrderInWhichKeysAreLocked(t *testing.T) {
 		t.Errorf("while uses are noted: %v", err)
 	}
 	<-flushed
-	var noted int
-	if err := db.App.QueryRow(t.Context(), `SELECT count(last_used_at) FROM api_keys`).Scan(&noted); err != nil || noted != 30 {
-		t.Errorf("%d uses noted, %v; want 30", noted, err)
+	if noted := dbtest.One[int](t, db.App, `SELECT count(last_used_at) FROM api_keys`); noted != 30 {
+		t.Errorf("%d uses noted, want 30", noted)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"skerry/pkg/id"
 	"skerry/writeplane/access"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // realIssuer serves discovery and its keys over HTTP and signs tokens with them.
@@ -170,9 +171,7 @@ func TestExternalIssuersTokenStandsForAMember(t *testing.T) {
 	}
 
 	// A removed member is out at once, whatever the issuer signs.
-	if _, err := p.db.App.Exec(t.Context(), `UPDATE members SET removed_at = now() WHERE id = $1`, editor.ID); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, p.db.App, `UPDATE members SET removed_at = now() WHERE id = $1`, editor.ID)
 	if _, err := auth(store, external.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); !errors.Is(err, access.ErrBadToken) {
 		t.Errorf("removed member: %v", err)
 	}

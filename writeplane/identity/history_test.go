@@ -99,12 +99,9 @@ func (e *edges) events(t testing.TB) (got [][4]*string) {
 	return got
 }
 
-func (e *edges) count(t testing.TB, sql string, args ...any) (n int) {
+func (e *edges) count(t testing.TB, sql string, args ...any) int {
 	t.Helper()
-	if err := e.db.App.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return dbtest.One[int](t, e.db.App, sql, args...)
 }
 
 func (e *edges) work(t testing.TB) {

@@ -32,9 +32,7 @@ func TestLookupsReadOnlyWhatTheyAreAskedFor(t *testing.T) {
 	} {
 		db := dbtest.New(t)
 		for _, sql := range append([]string{`ALTER TABLE aliases SET (autovacuum_enabled = off)`}, history...) {
-			if _, err := db.Owner.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			dbtest.Exec(t, db.Owner, sql)
 		}
 		const n = 2000
 		texts := make([]string, n)
@@ -65,9 +63,7 @@ func TestLookupsReadOnlyWhatTheyAreAskedFor(t *testing.T) {
 func TestErasuresAreLookedUpByTheirKeyFromTheBeginning(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)
-	if _, err := db.Owner.Exec(t.Context(), `ANALYZE`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, db.Owner, `ANALYZE`)
 	for what, c := range map[string]struct {
 		sql  string
 		args []any

@@ -45,12 +45,9 @@ func eraseNow(t *testing.T, db *postgres.DB, s Scope, id string) {
 	}
 }
 
-func number(t *testing.T, db *postgres.DB, sql string, args ...any) (n int64) {
+func number(t *testing.T, db *postgres.DB, sql string, args ...any) int64 {
 	t.Helper()
-	if err := db.App.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return dbtest.One[int64](t, db.App, sql, args...)
 }
 
 // waiting returns when so many wait for others' locks.
@@ -103,9 +100,7 @@ func TestAWorkerThatMeetsAnotherLeavesNothingUndone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := other.Exec(t.Context(), plannerSQL); err != nil {
-				t.Fatal(err)
-			}
+			dbtest.Exec(t, other, plannerSQL)
 			if err := c.other(other, s); err != nil {
 				t.Fatal(err)
 			}
@@ -334,9 +329,7 @@ func TestTheWorkersEndOfAGroupAndAnErasureDoNotDeadlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Exec(t.Context(), `SELECT FROM rewrites WHERE alias_id = 'b' FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, other, `SELECT FROM rewrites WHERE alias_id = 'b' FOR UPDATE`)
 	done := make(chan error, 2)
 	go func() {
 		_, err := NewWorker(db.App, lease.New(db.App, "worker")).rewriteGroup(t.Context())

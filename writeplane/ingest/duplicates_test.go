@@ -9,6 +9,7 @@ import (
 
 	"skerry/replication/up"
 	"skerry/writeplane/identity"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // The digests are those of the migration's test, made by another program's SHA-256.
@@ -80,13 +81,9 @@ func TestInsertIDsWaitThirtyDaysForAnEdgeThatIsSilent(t *testing.T) {
 		b.expect(t, want, `SELECT extract(day FROM now() - received_at)::text FROM insert_ids ORDER BY received_at`)
 	}
 	left("60", "37")
-	if _, err := b.db.App.Exec(t.Context(), `UPDATE ingest_reports SET reported_at = reported_at - interval '2 days'`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, b.db.App, `UPDATE ingest_reports SET reported_at = reported_at - interval '2 days'`)
 	left("37")
-	if _, err := b.db.App.Exec(t.Context(), `INSERT INTO ingest_retired (edge) VALUES ('e9')`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, b.db.App, `INSERT INTO ingest_retired (edge) VALUES ('e9')`)
 	left()
 }
 

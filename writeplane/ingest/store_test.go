@@ -18,6 +18,7 @@ import (
 	"skerry/pkg/event"
 	"skerry/replication/up"
 	"skerry/writeplane/identity"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 func TestABatchThatComesTwiceIsStoredOnce(t *testing.T) {
@@ -60,9 +61,7 @@ func TestARetiredEdgesGapIsPassedOverAndFilledWhenItReturns(t *testing.T) {
 	first := batch(life1, up.LaneEvent, 1, in(projectA, noon, track("a", "u1")))
 	missing := batch(life1, up.LaneEvent, 2, in(projectA, noon, track("b", "u1"), track("c", "u1")))
 	last := batch(life1, up.LaneEvent, 4, in(projectA, noon, track("d", "u1")))
-	if _, err := b.db.App.Exec(t.Context(), `INSERT INTO ingest_retired (edge) VALUES ('e1')`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, b.db.App, `INSERT INTO ingest_retired (edge) VALUES ('e1')`)
 	outcome, err := b.Store.Store(t.Context(), "e1", []up.Batch{first, last})
 	if err != nil || outcome != (up.Outcome{Taken: 2, Stored: 1}) {
 		t.Fatalf("passing over: outcome %+v, %v", outcome, err)
@@ -426,9 +425,7 @@ func TestWhatAReturnedEdgeHasFreedOfItsGapIsGivenUp(t *testing.T) {
 		}
 		return batch(life1, up.LaneEvent, first, in(projectA, noon, ops...))
 	}
-	if _, err := b.db.App.Exec(t.Context(), `INSERT INTO ingest_retired (edge) VALUES ('e1')`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, b.db.App, `INSERT INTO ingest_retired (edge) VALUES ('e1')`)
 	outcome, err := b.Store.Store(t.Context(), "e1", []up.Batch{one(1, "a"), one(5, "e"), one(8, "h")})
 	if err != nil || outcome != (up.Outcome{Taken: 3, Stored: 1}) {
 		t.Fatalf("passing over: outcome %+v, %v", outcome, err)
@@ -558,11 +555,9 @@ func TestWhatWasErasedIsDroppedAmongManyErasures(t *testing.T) {
 	t.Parallel()
 	b := newBundle(t, Config{})
 	const many = 12_000
-	if _, err := b.db.App.Exec(t.Context(), `
+	dbtest.Exec(t, b.db.App, `
 		INSERT INTO erasures (project_id, environment, id_hash, erased_at, done_at)
-		SELECT $1, 1, sha256(convert_to('gone-' || i, 'UTF8')), $2, now() FROM generate_series(1, $3::int) i`, projectA, noon, many); err != nil {
-		t.Fatal(err)
-	}
+		SELECT $1, 1, sha256(convert_to('gone-' || i, 'UTF8')), $2, now() FROM generate_series(1, $3::int) i`, projectA, noon, many)
 	b.send(t, "e1", up.LaneEvent,
 		in(projectA, noon.Add(-time.Second), track("a", "gone-1"), track("b", "here"), track("c", "gone-12000")),
 		in(projectA, noon.Add(time.Second), track("d", "gone-2")),

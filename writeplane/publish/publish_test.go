@@ -620,10 +620,7 @@ func TestOldTombstonesLeaveStreamAndDatabase(t *testing.T) {
 		<-time.After(20 * time.Millisecond)
 	}
 	b.settled()
-	var body []byte
-	if err := b.pool.QueryRow(t.Context(), `SELECT body FROM documents WHERE subject = 'state.epoch'`).Scan(&body); err != nil {
-		t.Fatal(err)
-	}
+	body := dbtest.One[[]byte](t, b.pool, `SELECT body FROM documents WHERE subject = 'state.epoch'`)
 	var marker replication.Marker
 	if err := json.Unmarshal(body, &marker); err != nil {
 		t.Fatal(err)

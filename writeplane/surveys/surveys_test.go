@@ -256,13 +256,11 @@ func TestWhatTheCallerMayNotSeeIsAbsent(t *testing.T) {
 		t.Errorf("%s", a.Body)
 	}
 	// The survey becomes one of another organization's project.
-	if _, err := w.DB.Owner.Exec(t.Context(), `
+	dbtest.Exec(t, w.DB.Owner, `
 		INSERT INTO organizations (id, name, tier) VALUES ('019a0000-0000-7000-8000-000000000001', 'Other', 'pro');
 		INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas)
 		SELECT '019a0000-0000-7000-8000-000000000002', '019a0000-0000-7000-8000-000000000001', 'Other', modules, allowlist, rate_limits, quotas FROM projects LIMIT 1;
-		UPDATE surveys SET project_id = '019a0000-0000-7000-8000-000000000002'`); err != nil {
-		t.Fatal(err)
-	}
+		UPDATE surveys SET project_id = '019a0000-0000-7000-8000-000000000002'`)
 	for _, verb := range []string{"GET", "PATCH"} {
 		w.Must(http.StatusNotFound, w.Owner, verb, path+"/"+id, `{"name":"stolen"}`)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"skerry/pkg/pgserver"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/surveys/responses"
 	"skerry/writeplane/surveys/surveystest"
 )
@@ -36,9 +37,7 @@ func durable(b *testing.B) (*surveystest.World, *httptest.Server) {
 	b.Cleanup(db.Close)
 	w := surveystest.On(b, db, responses.Config{})
 	w.Published(everyKind)
-	if _, err := db.Owner.Exec(b.Context(), `UPDATE projects SET quotas = '{"responses":1000000000}'`); err != nil {
-		b.Fatal(err)
-	}
+	dbtest.Exec(b, db.Owner, `UPDATE projects SET quotas = '{"responses":1000000000}'`)
 	served := httptest.NewServer(w.Handler)
 	b.Cleanup(served.Close)
 	return w, served

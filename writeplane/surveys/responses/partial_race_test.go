@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/surveys/surveystest"
 )
 
@@ -57,9 +58,7 @@ func TestPartialIsSavedWhileItsRowGoesAway(t *testing.T) {
 	w.Published(everyKind)
 	for _, before := range []string{"SELECT", expire} {
 		w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":{"nps":7}}`)
-		if _, err := w.DB.App.Exec(t.Context(), before); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, w.DB.App, before)
 		behindLock(t, w, lockRow, remove, func() {
 			w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":{"text":"hi"}}`)
 		})
@@ -75,9 +74,7 @@ func TestSavesOverAnExpiredPartialFollowEachOther(t *testing.T) {
 	w := world(t)
 	w.Published(everyKind)
 	w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":{"csat":1},"current_question_id":"csat"}`)
-	if _, err := w.DB.App.Exec(t.Context(), expire); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.App, expire)
 	save := func(answers string) func() {
 		return func() {
 			w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":`+answers+`}`)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/surveys/surveystest"
 )
 
@@ -114,9 +115,7 @@ func TestExpiredPartialIsNotContinued(t *testing.T) {
 	w := world(t)
 	w.Published(everyKind)
 	w.Must(http.StatusOK, w.Live, "PUT", partial, `{"external_id":"e","answers":{"nps":7},"current_question_id":"csat"}`)
-	if _, err := w.DB.Owner.Exec(t.Context(), `UPDATE survey_partials SET expires_at = now()`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.Owner, `UPDATE survey_partials SET expires_at = now()`)
 	if got := saved(w, w.Live, "e"); got != `{"partial":null}` {
 		t.Errorf("%s", got)
 	}

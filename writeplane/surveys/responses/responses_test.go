@@ -141,9 +141,7 @@ func together(n int, send func(i int) surveystest.Answer) (statuses outcomes, an
 
 func setQuota(t *testing.T, w *surveystest.World, limit int) {
 	t.Helper()
-	if _, err := w.DB.Owner.Exec(t.Context(), `UPDATE projects SET quotas = quotas || jsonb_build_object('responses', $1::int)`, limit); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.Owner, `UPDATE projects SET quotas = quotas || jsonb_build_object('responses', $1::int)`, limit)
 }
 
 const oneAnswer = `{"survey_id":"every-kind","answers":{"nps":7}}`
@@ -284,9 +282,7 @@ func TestIdempotencyKeyEndsAfter24Hours(t *testing.T) {
 	w := world(t)
 	w.Published(everyKind)
 	first := w.Must(201, w.Live, "POST", submit, oneAnswer, "Idempotency-Key", "k").Body
-	if _, err := w.DB.Owner.Exec(t.Context(), `UPDATE survey_idempotency SET created_at = created_at - interval '24 hours'`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.Owner, `UPDATE survey_idempotency SET created_at = created_at - interval '24 hours'`)
 	second := w.Must(201, w.Live, "POST", submit, oneAnswer+" ", "Idempotency-Key", "k").Body
 	if string(first) == string(second) {
 		t.Error("an expired key was honoured")
@@ -330,12 +326,10 @@ func TestSurveysOfAnotherProjectAreAbsent(t *testing.T) {
 	w := world(t)
 	id := w.Published(everyKind)
 	w.Must(http.StatusCreated, w.Live, "POST", submit, oneAnswer)
-	if _, err := w.DB.Owner.Exec(t.Context(), `
+	dbtest.Exec(t, w.DB.Owner, `
 		INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas)
 		SELECT '019a0000-0000-7000-8000-000000000002', organization_id, 'Other', modules, allowlist, rate_limits, quotas FROM projects LIMIT 1;
-		UPDATE surveys SET project_id = '019a0000-0000-7000-8000-000000000002', updated_at = updated_at + interval '1 second'`); err != nil {
-		t.Fatal(err)
-	}
+		UPDATE surveys SET project_id = '019a0000-0000-7000-8000-000000000002', updated_at = updated_at + interval '1 second'`)
 	for _, survey := range []string{id, "every-kind"} {
 		w.Must(http.StatusNotFound, w.Live, "POST", submit, strings.Replace(oneAnswer, "every-kind", survey, 1))
 		w.Must(http.StatusNotFound, w.Live, "GET", "/api/pulse/surveys/"+survey+"/partial?external_id=e", "")
@@ -346,9 +340,7 @@ func TestModuleThatIsOffRefuses(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	w.Published(everyKind)
-	if _, err := w.DB.Owner.Exec(t.Context(), `UPDATE projects SET modules = modules || '{"pulse":false}'`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.Owner, `UPDATE projects SET modules = modules || '{"pulse":false}'`)
 	for _, c := range [][3]string{
 		{"POST", submit, oneAnswer},
 		{"PUT", "/api/pulse/surveys/every-kind/partial", `{"external_id":"e"}`},
@@ -403,16 +395,11 @@ func TestWebhookEventCarriesTheResponse(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	id := w.Published(everyKind)
-	if _, err := w.DB.Owner.Exec(t.Context(), `
+	dbtest.Exec(t, w.DB.Owner, `
 		INSERT INTO webhook_subscriptions (id, organization_id, url, events, description, enabled, created_at, updated_at, secret)
-		VALUES (gen_random_uuid(), $1, 'https://example.com', '{pulse.*}', '', true, now(), now(), '\x00')`, w.Founding.OrganizationID); err != nil {
-		t.Fatal(err)
-	}
+		VALUES (gen_random_uuid(), $1, 'https://example.com', '{pulse.*}', '', true, now(), now(), '\x00')`, w.Founding.OrganizationID)
 	a := w.Must(http.StatusCreated, w.Live, "POST", submit, `{"survey_id":"every-kind","respondent":{"email":"a@example.com"},"submitted_at":"2026-01-02T03:04:05Z","answers":{"nps":7,"text":null}}`)
-	var body string
-	if err := w.DB.Owner.QueryRow(t.Context(), `SELECT convert_from(m.body, 'UTF8') FROM webhook_messages m JOIN webhook_deliveries d ON d.message_id = m.id WHERE m.event = 'pulse.response.submitted'`).Scan(&body); err != nil {
-		t.Fatal(err)
-	}
+	body := dbtest.One[string](t, w.DB.Owner, `SELECT convert_from(m.body, 'UTF8') FROM webhook_messages m JOIN webhook_deliveries d ON d.message_id = m.id WHERE m.event = 'pulse.response.submitted'`)
 	var envelope struct {
 		Environment string          `json:"environment"`
 		Data        json.RawMessage `json:"data"`
@@ -438,9 +425,7 @@ func TestResponsesAreAuditedOnlyWhenTheProjectWants(t *testing.T) {
 	if audited() != 0 {
 		t.Error("audited without being asked")
 	}
-	if _, err := w.DB.Owner.Exec(t.Context(), `UPDATE projects SET audit_responses = true`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.Owner, `UPDATE projects SET audit_responses = true`)
 	w.Must(http.StatusCreated, w.Live, "POST", submit, oneAnswer)
 	if audited() != 1 {
 		t.Error("not audited")
@@ -510,9 +495,7 @@ func TestOneBadRowHarmsNoOtherOfItsGroup(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	w.Published(everyKind)
-	if _, err := w.DB.Owner.Exec(t.Context(), `ALTER TABLE survey_responses ADD CHECK (user_id <> 'poison')`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, w.DB.Owner, `ALTER TABLE survey_responses ADD CHECK (user_id <> 'poison')`)
 	statuses, _ := together(40, func(i int) surveystest.Answer {
 		user := "fine"
 		if i == 20 {
@@ -539,18 +522,13 @@ func TestDatabaseGoneMeans503AndNothingStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM survey_usage FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, tx, `SELECT 1 FROM survey_usage FOR UPDATE`)
 	answered := make(chan surveystest.Answer)
 	go func() { answered <- w.Do(w.Live, "POST", submit, oneAnswer) }()
 	for {
-		var cut int
-		if err := w.DB.Owner.QueryRow(t.Context(), `
+		cut := dbtest.One[int](t, w.DB.Owner, `
 			SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&cut); err != nil {
-			t.Fatal(err)
-		}
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 		if cut > 0 {
 			break
 		}
@@ -593,7 +571,7 @@ func TestWhatTheFlushMeetsLeavesNoDoubt(t *testing.T) {
 	for code, want := range map[string]int{"40P01": http.StatusCreated, "55P03": http.StatusServiceUnavailable} {
 		w := world(t)
 		w.Published(everyKind)
-		if _, err := w.DB.Owner.Exec(t.Context(), `
+		dbtest.Exec(t, w.DB.Owner, `
 			UPDATE projects SET audit_responses = true;
 			CREATE SEQUENCE refusals;
 			GRANT USAGE ON refusals TO skerry_app;
@@ -601,9 +579,7 @@ func TestWhatTheFlushMeetsLeavesNoDoubt(t *testing.T) {
 				IF nextval('refusals') = 1 THEN RAISE EXCEPTION 'refused' USING ERRCODE = '`+code+`'; END IF;
 				RETURN NEW;
 			END $$;
-			CREATE TRIGGER refuse_once BEFORE INSERT ON audit_entries FOR EACH ROW EXECUTE FUNCTION refuse_once()`); err != nil {
-			t.Fatal(err)
-		}
+			CREATE TRIGGER refuse_once BEFORE INSERT ON audit_entries FOR EACH ROW EXECUTE FUNCTION refuse_once()`)
 		if a := w.Do(w.Live, "POST", submit, oneAnswer); a.Status != want {
 			t.Errorf("%s: %d %s, want %d", code, a.Status, a.Body, want)
 		}
