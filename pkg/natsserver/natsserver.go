@@ -3,8 +3,9 @@
 //
 // It promises: the server listens on 127.0.0.1 only, admits only holders of
 // the random token in its URL, keeps its streams in Config.Dir over restarts,
-// and refuses a folder that another process uses. It installs no signal
-// handlers and never ends the program.
+// and refuses a folder that another process uses. A disk that was full, or
+// failed, is no end: when it takes bytes again, so do the streams. It installs
+// no signal handlers and never ends the program.
 //
 // It is one node, or with Config.Cluster one of several on this machine, for
 // rehearsals; no TLS. Real deployments run NATS themselves.
@@ -97,10 +98,14 @@ const unbounded = 1 << 60
 
 // Server is a running server.
 type Server struct {
-	ns   *server.Server
+	cfg  Config // with its defaults, and since the start with the port and the token
 	lock *dirlock.Lock
 	url  string
-	stop sync.Once
+
+	ns       *server.Server // watch's until watched is closed, then Stop's
+	stop     sync.Once
+	stopping chan struct{} // closed by Stop
+	watched  chan struct{} // closed when watch has ended
 }
 
 // Start returns when the server takes connections and its streams are
@@ -126,27 +131,28 @@ func Start(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock}
-	if err := s.start(cfg); err != nil {
+	s := &Server{cfg: cfg, lock: lock, stopping: make(chan struct{}), watched: make(chan struct{})}
+	if err := s.start(); err != nil {
 		lock.Release()
 		return nil, err
 	}
+	go s.watch()
 	return s, nil
 }
 
-func (s *Server) start(cfg Config) error {
-	token := cfg.Token
-	if token == "" {
+func (s *Server) start() error {
+	if s.cfg.Token == "" {
 		var err error
-		if token, err = ownToken(filepath.Join(cfg.Dir, "token")); err != nil {
+		if s.cfg.Token, err = ownToken(filepath.Join(s.cfg.Dir, "token")); err != nil {
 			return err
 		}
 	}
+	cfg := s.cfg
 	opts := &server.Options{
 		ServerName:             "skerry",
 		Host:                   "127.0.0.1",
 		Port:                   cfg.Port,
-		Authorization:          token,
+		Authorization:          cfg.Token,
 		JetStream:              true,
 		StoreDir:               cfg.Dir,
 		SyncAlways:             cfg.SyncAlways,
@@ -160,7 +166,7 @@ func (s *Server) start(cfg Config) error {
 		opts.Port = server.RANDOM_PORT
 	}
 	if cfg.Cluster != nil {
-		cfg.Cluster.apply(opts, token)
+		cfg.Cluster.apply(opts, cfg.Token)
 	}
 	ns, err := server.NewServer(opts)
 	if err != nil {
@@ -177,7 +183,10 @@ func (s *Server) start(cfg Config) error {
 		}
 		return fmt.Errorf("start nats on %s: not ready after %s", cfg.Dir, cfg.ReadyTimeout)
 	}
-	s.url = "nats://" + token + "@" + ns.Addr().String()
+	if s.url == "" { // it holds for good
+		s.url = "nats://" + cfg.Token + "@" + ns.Addr().String()
+		s.cfg.Port = s.Port()
+	}
 	return nil
 }
 
@@ -210,6 +219,8 @@ func (s *Server) Port() int {
 // It may be called again.
 func (s *Server) Stop() {
 	s.stop.Do(func() {
+		close(s.stopping)
+		<-s.watched
 		s.shutdown()
 		s.lock.Release()
 	})
