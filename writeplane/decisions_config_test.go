@@ -14,6 +14,7 @@ import (
 	"skerry/pkg/decide"
 	"skerry/pkg/state"
 	"skerry/replication"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 const retriesItem = `{"environment":"live","key":"retries","type":"int","default_value":"10","description":"how often",
@@ -308,17 +309,11 @@ func TestMemberListsReachEdgesInShards(t *testing.T) {
 	if len(members) != 20_000 || count != 8 {
 		t.Errorf("%d members in %d shards", len(members), count)
 	}
-	var before int64
 	position := `SELECT coalesce(max(position), 0) FROM documents WHERE lane = 0`
-	if err := d.db.App.QueryRow(t.Context(), position).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	before := dbtest.One[int64](t, d.db.App, position)
 	got := d.must(200, "POST", "/api/v1/cohorts/big/members", `{"add":["ada","ada"],"remove":["nobody"]}`)
 	d.equal("member_count", at(got, "cohort", "member_count"), 20001)
-	var after int64
-	if err := d.db.App.QueryRow(t.Context(), position).Scan(&after); err != nil {
-		t.Fatal(err)
-	}
+	after := dbtest.One[int64](t, d.db.App, position)
 	if after-before != 2 { // the cohort and one shard
 		t.Errorf("one member moved %d documents", after-before)
 	}
@@ -339,9 +334,8 @@ func TestMemberListsReachEdgesInShards(t *testing.T) {
 		t.Errorf("%d members in %d shards", len(members), count)
 	}
 	d.must(200, "DELETE", "/api/v1/cohorts/big", "")
-	var left int
-	if err := d.db.App.QueryRow(t.Context(), `SELECT count(*) FROM documents WHERE body IS NOT NULL AND subject LIKE '%'||$1||'.members.%'`, d.founding.ProjectID).Scan(&left); err != nil || left != 0 {
-		t.Errorf("%d documents left, %v", left, err)
+	if left := dbtest.One[int](t, d.db.App, `SELECT count(*) FROM documents WHERE body IS NOT NULL AND subject LIKE '%'||$1||'.members.%'`, d.founding.ProjectID); left != 0 {
+		t.Errorf("%d documents left", left)
 	}
 }
 
@@ -354,9 +348,7 @@ func TestImportWithoutPredicateWaitsForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Release()
-	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('cohorts ' || $1, 0))`, d.founding.ProjectID); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, other, `SELECT pg_advisory_lock(hashtextextended('cohorts ' || $1, 0))`, d.founding.ProjectID)
 	d.must(201, "POST", "/api/v1/cohorts", `{"name":"a","members":["ada"]}`)
 	d.must(200, "PATCH", "/api/v1/cohorts/a", `{"predicate":null,"members":["bob"]}`)
 }

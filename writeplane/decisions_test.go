@@ -21,6 +21,7 @@ import (
 	"skerry/writeplane/commit"
 	"skerry/writeplane/flags"
 	"skerry/writeplane/postgres"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/remoteconfig"
 )
 
@@ -242,9 +243,7 @@ func TestHaltWordsItsRefusalsInOrder(t *testing.T) {
 	if got := call(t, d.server, "POST", "/api/switch/halt-webhook", `{}`, "x-api-key", "sk_live_nobody"); got.status != 401 || got.body != `{"error":"invalid api key"}` {
 		t.Errorf("wrong key: %d %s", got.status, got.body)
 	}
-	if _, err := d.db.Owner.Exec(t.Context(), `UPDATE projects SET modules = jsonb_set(modules, '{switch}', 'false')`); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, d.db.Owner, `UPDATE projects SET modules = jsonb_set(modules, '{switch}', 'false')`)
 	if got := d.halt("live", `{"flag_key":"checkout","reason":"r"}`); got.status != 403 || got.body != `{"error":"Switch disabled: module disabled"}` {
 		t.Errorf("module off: %d %s", got.status, got.body)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"skerry/pkg/apikey"
 	"skerry/writeplane/access"
+	"skerry/writeplane/postgres/dbtest"
 )
 
 // managed is a plane whose access endpoints answer.
@@ -290,10 +291,7 @@ func TestKeyIsShownOnceRotatedWithGraceAndRevoked(t *testing.T) {
 	if !strings.HasSuffix(actions, "api_key.created api_key.rotated api_key.rotated api_key.rotated api_key.revoked") {
 		t.Error(actions)
 	}
-	var trail string
-	if err := m.db.App.QueryRow(t.Context(), `SELECT string_agg(to_jsonb(e)::text, '') FROM audit_entries e`).Scan(&trail); err != nil {
-		t.Fatal(err)
-	}
+	trail := dbtest.One[string](t, m.db.App, `SELECT string_agg(to_jsonb(e)::text, '') FROM audit_entries e`)
 	for _, text := range []string{secret, second, third, fourth} {
 		if strings.Contains(trail, text) {
 			t.Error("a secret is in the audit log")
@@ -405,13 +403,10 @@ func TestOwnersWhoChangeEachOtherAtOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		var left int
-		if err := m.db.App.QueryRow(t.Context(), `SELECT count(*) FROM members WHERE role = 'owner' AND removed_at IS NULL`).Scan(&left); err != nil || left < 1 {
-			t.Fatalf("%d owners are left, %v", left, err)
+		if left := dbtest.One[int](t, m.db.App, `SELECT count(*) FROM members WHERE role = 'owner' AND removed_at IS NULL`); left < 1 {
+			t.Fatalf("%d owners are left", left)
 		}
-		if _, err := m.db.App.Exec(t.Context(), `UPDATE members SET role = 'owner' WHERE email LIKE 'o%'`); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, m.db.App, `UPDATE members SET role = 'owner' WHERE email LIKE 'o%'`)
 	}
 }
 

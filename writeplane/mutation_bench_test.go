@@ -106,9 +106,7 @@ func newMutations(b *testing.B) *mutations {
 	m.plane, m.client = p, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
 	b.Cleanup(m.client.CloseIdleConnections)
 	m.call("POST", "/api/v1/webhooks/subscriptions", `{"url":"http://127.0.0.1:9/","events":["project.*","audit.entry.created"]}`, 201)
-	if _, err := db.Owner.Exec(b.Context(), `CREATE TABLE single (id int PRIMARY KEY, v bigint); INSERT INTO single VALUES (1, 0)`); err != nil {
-		b.Fatal(err)
-	}
+	dbtest.Exec(b, db.Owner, `CREATE TABLE single (id int PRIMARY KEY, v bigint); INSERT INTO single VALUES (1, 0)`)
 	if m.single, err = db.Owner.Acquire(b.Context()); err != nil {
 		b.Fatal(err)
 	}
@@ -189,9 +187,7 @@ func (m *mutations) measure(b *testing.B, paths []string, body string) {
 		rounds++
 		begun := time.Now()
 		for range rows {
-			if _, err := m.single.Exec(b.Context(), `UPDATE single SET v = v + 1 WHERE id = 1`); err != nil {
-				b.Fatal(err)
-			}
+			dbtest.Exec(b, m.single, `UPDATE single SET v = v + 1 WHERE id = 1`)
 		}
 		serial += time.Since(begun)
 		counted := m.trips.Load()

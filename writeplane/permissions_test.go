@@ -281,9 +281,7 @@ func (w *whole) tokenFor(project, role string) string {
 
 func (w *whole) exec(sql string, args ...any) {
 	w.t.Helper()
-	if _, err := w.plane.db.Owner.Exec(w.t.Context(), sql, args...); err != nil {
-		w.t.Fatal(err)
-	}
+	dbtest.Exec(w.t, w.plane.db.Owner, sql, args...)
 }
 
 // fill puts resources into a path or body; each {name} is made anew.

@@ -8,6 +8,7 @@ import (
 	"skerry/pkg/id"
 	"skerry/writeplane/audit"
 	"skerry/writeplane/commit"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/webhooks"
 )
 
@@ -37,9 +38,7 @@ func TestSubscriptionHearsEveryEntryBehindItsOwn(t *testing.T) {
 		{`INSERT INTO webhook_subscriptions (id, organization_id, url, events, description, enabled, secret, created_at, updated_at)
 			VALUES ($1, $2, 'https://93.184.216.34/', '{audit.entry.created}', '', true, '', now(), now())`, []any{subscriptionID, p.founding.OrganizationID}},
 	} {
-		if _, err := creation.Exec(t.Context(), step.sql, step.args...); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, creation, step.sql, step.args...)
 	}
 	done := make(chan error, 1)
 	go func() { done <- mutate() }()
@@ -63,8 +62,7 @@ func TestSubscriptionHearsEveryEntryBehindItsOwn(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	var heard int
-	if err := p.db.App.QueryRow(t.Context(), `SELECT count(*) FROM webhook_deliveries WHERE subscription_id = $1`, subscriptionID).Scan(&heard); err != nil || heard != 1 {
-		t.Errorf("%d deliveries, %v; want one", heard, err)
+	if heard := dbtest.One[int](t, p.db.App, `SELECT count(*) FROM webhook_deliveries WHERE subscription_id = $1`, subscriptionID); heard != 1 {
+		t.Errorf("%d deliveries, want one", heard)
 	}
 }

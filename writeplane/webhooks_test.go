@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"skerry/writeplane/access"
+	"skerry/writeplane/postgres/dbtest"
 	"skerry/writeplane/webhooks"
 	"skerry/writeplane/webhooks/target"
 )
@@ -244,9 +245,7 @@ func TestWhatIsNoLongerAllowedCanBeSwitchedOff(t *testing.T) {
 	stream, hook := subscribe(`"events":["audit.entry.created"]`), subscribe(`"events":["*"]`)
 	narrow := subscribe(`"events":["switch.*"],"project_id":"` + p.founding.ProjectID + `"`)
 	for _, change := range []string{"UPDATE organizations SET tier = 'hobby'", "UPDATE projects SET deleted_at = now()", "UPDATE webhook_subscriptions SET url = 'https://10.0.0.1/' WHERE events = '{*}'"} {
-		if _, err := p.db.Owner.Exec(t.Context(), change); err != nil {
-			t.Fatal(err)
-		}
+		dbtest.Exec(t, p.db.Owner, change)
 	}
 	for _, c := range []struct {
 		path, body string
@@ -276,9 +275,7 @@ func TestWhatIsNoLongerAllowedCanBeSwitchedOff(t *testing.T) {
 func TestAuditStreamNeedsTierPro(t *testing.T) {
 	t.Parallel()
 	p, server := webhookServer(t)
-	if _, err := p.db.Owner.Exec(t.Context(), "UPDATE organizations SET tier = 'hobby'"); err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Exec(t, p.db.Owner, "UPDATE organizations SET tier = 'hobby'")
 	e := call(t, server, "POST", "/api/v1/webhooks/subscriptions", `{"url":"https://93.184.216.34/","events":["audit.entry.created"]}`, bearer(p.tokens["admin"])...)
 	if e.status != 403 || !strings.HasPrefix(e.body, `{"error":"plan_required"`) {
 		t.Errorf("%d %s", e.status, e.body)
@@ -294,13 +291,11 @@ func TestListsHoldAuditStreamsForWhoMayManageThem(t *testing.T) {
 		t.Fatalf("create: %d %s", e.status, e.body)
 	}
 	id := decoded[created](t, e).Subscription.ID
-	if _, err := p.db.App.Exec(t.Context(), `
+	dbtest.Exec(t, p.db.App, `
 		WITH message AS (INSERT INTO webhook_messages (id, organization_id, event, body, created_at)
 			SELECT gen_random_uuid(), organization_id, 'audit.entry.created', '{}', now() FROM webhook_subscriptions RETURNING id)
 		INSERT INTO webhook_deliveries (id, message_id, subscription_id, event, status, created_at, updated_at)
-		SELECT $1, message.id, $1, 'audit.entry.created', 'dead', now(), now() FROM message`, id); err != nil {
-		t.Fatal(err)
-	}
+		SELECT $1, message.id, $1, 'audit.entry.created', 'dead', now(), now() FROM message`, id)
 	tokens := p.serve(t, HandlerConfig{}, Routes(Modules{Access: access.NewModule(p.commits, p.access)})...)
 	made := call(t, tokens, "POST", "/api/v1/projects/"+project+"/api-tokens", `{"name":"n","role":"project_admin"}`, bearer(p.tokens["owner"])...)
 	token := decoded[struct{ Token string }](t, made).Token
