@@ -1,8 +1,8 @@
-// Package buildtest builds programs that tests run and that are modules of their own, in a testdata folder, so that
-// nothing of them enters this module's go.mod.
+// Package buildtest builds programs that tests run and that are modules of their own, in
+// a testdata folder, so that nothing of them enters this module's go.mod.
 //
-// Some module registries carry only part of the world's modules. What cannot be had there is a reason to skip a test; what
-// does not build is not.
+// Some module registries carry only part of the world's modules. What cannot be had there
+// is a reason to skip a test; what does not build is not.
 package buildtest
 
 import (
@@ -14,11 +14,12 @@ import (
 	"os/exec"
 )
 
-// ErrNotInRegistry means that the module registry does not have a module that the program needs.
+// ErrNotInRegistry means that the module registry does not have a module that
+// the program needs.
 var ErrNotInRegistry = errors.New("the module registry does not have the module")
 
-// Build builds a package of the module in a folder, and writes the program to binary. Go's build cache makes that quick
-// from the second time on.
+// Build builds a package of the module in a folder, and writes the program to binary.
+// Go's build cache makes that quick from the second time on.
 func Build(ctx context.Context, folder, pkg, binary string) error {
 	command := exec.CommandContext(ctx, "go", "build", "-o", binary, pkg)
 	command.Dir = folder

@@ -14,7 +14,8 @@ func Bucket(salt string, unit []byte) uint32 {
 	return s.bucket(unit)
 }
 
-// salted is murmur3_x86_32 stopped behind salt and "\x00": the part of the hash that is the same for every unit.
+// salted is murmur3_x86_32 stopped behind salt and "\x00": the part of the hash that is
+// the same for every unit.
 type salted struct {
 	h    uint32 // state after the whole words of the prefix
 	rest uint32 // its last 0 to 3 bytes, little-endian
@@ -38,9 +39,10 @@ func (s *salted) bucket(unit []byte) uint32 {
 	return uint32((uint64(s.sum(unit)) * Buckets) >> 32)
 }
 
-// sum ends the hash with the unit. The unit's words are shifted into the accumulator behind the prefix's odd bytes, so no
-// joined copy is needed. Salts that the service makes fill whole words with their separator: those need no shifting, which
-// takes a third less.
+// sum ends the hash with the unit. The unit's words are shifted into the
+// accumulator behind the prefix's odd bytes, so no joined copy is needed. Salts
+// that the service makes fill whole words with their separator: those need no
+// shifting, which takes a third less.
 func (s *salted) sum(unit []byte) uint32 {
 	h, acc := s.h, uint64(s.rest)
 	shift := (s.n & 3) * 8

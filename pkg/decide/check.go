@@ -27,22 +27,27 @@ type Problem struct {
 // RuleContext is what the check of a rule has to know of its surroundings.
 type RuleContext struct {
 	Path string // where the rule stands in its body
-	// Type of the values, for config items; empty for flags, whose rules name one of Variants.
+	// Type of the values, for config items; empty for flags, whose rules name
+	// one of Variants.
 	Type     Type
 	Variants []Variant
-	// Before is the rule in force, whose ranges move the least when percentages change; nil for none.
+	// Before is the rule in force, whose ranges move the least when percentages
+	// change; nil for none.
 	Before *Rule
-	// Salt is the resource's own, once it has one; empty: the given one is taken, else a new one is made.
+	// Salt is the resource's own, once it has one; empty: the given one is taken, else a
+	// new one is made.
 	Salt string
 	// HasCohort tells whether a cohort exists.
 	HasCohort func(name string) bool
 }
 
-// newSalt makes a salt: 15 characters, so that with the separator it fills whole words of the hash.
+// newSalt makes a salt: 15 characters, so that with the separator it fills whole
+// words of the hash.
 func newSalt() string { return rand.Text()[:15] }
 
-// CheckRule reads a rule as a client wrote it (decoded JSON, numbers as json.Number) and gives it as it is kept, or every
-// problem it has. A rule without any part is none: nil without problems.
+// CheckRule reads a rule as a client wrote it (decoded JSON, numbers as json.Number) and
+// gives it as it is kept, or every problem it has. A rule without any part is none: nil
+// without problems.
 func CheckRule(in any, c RuleContext) (*Rule, []Problem) {
 	if in == nil {
 		return nil, nil
@@ -125,7 +130,8 @@ func (k *checker) overrides(in any) []Override {
 	return out
 }
 
-// choiceMember is the member that names what a rule gives: config items value, flags variant.
+// choiceMember is the member that names what a rule gives: config items
+// value, flags variant.
 func (k *checker) choiceMember() string {
 	if k.Type == "" {
 		return "variant"
@@ -174,8 +180,9 @@ func (k *checker) predicate(in any, path string) *string {
 	return &text
 }
 
-// CheckPredicate says what is wrong with a predicate of a rule or a cohort: it must parse, be decidable by the server and
-// name cohorts that exist. The reasons tell the position.
+// CheckPredicate says what is wrong with a predicate of a rule or a cohort: it
+// must parse, be decidable by the server and name cohorts that exist. The reasons
+// tell the position.
 func CheckPredicate(text string, hasCohort func(string) bool) []string {
 	p, err := predicate.Parse(text)
 	if err == nil {

@@ -100,7 +100,8 @@ func (k *checker) buckets(in any, path string) []Range {
 	return k.divide(shares, path)
 }
 
-// share is one entry of buckets as it was written: a range, or a number of buckets to be placed.
+// share is one entry of buckets as it was written: a range, or a number of
+// buckets to be placed.
 type share struct {
 	Range
 	placed bool
@@ -143,7 +144,8 @@ func (k *checker) percentage(in any, path string) int {
 		k.fault(InvalidRule, path, "must be from 0 to 100")
 		return 0
 	}
-	// Long digits and exponents are refused before the exact reading, which would expand them.
+	// Long digits and exponents are refused before the exact reading, which
+	// would expand them.
 	text := number.String()
 	if i := strings.IndexAny(text, "eE"); len(text) > 24 || i >= 0 && len(text)-i > 4 {
 		k.fault(InvalidRule, path, "has more than three decimals")
@@ -227,7 +229,8 @@ func (k *checker) ordered(shares []share) []Range {
 	return out
 }
 
-// place finds ranges for percentages, out of the ranges in force. Entries with one choice count together.
+// place finds ranges for percentages, out of the ranges in force. Entries with one
+// choice count together.
 func (k *checker) place(shares []share) []Range {
 	owners := []Range{{}} // by owner; 0 is none
 	index := map[string]int{}
@@ -261,7 +264,8 @@ func (k *checker) place(shares []share) []Range {
 	return out
 }
 
-// inForce is the present division. Choices that are to vanish get owners of their own, which want nothing.
+// inForce is the present division. Choices that are to vanish get owners of their own,
+// which want nothing.
 func (k *checker) inForce(index map[string]int, want []int) ([]segment, []int) {
 	var have []segment
 	at := 0

@@ -9,8 +9,8 @@ import (
 	"skerry/pkg/predicate"
 )
 
-// MemberList is a list of distinct ids that may be too long to hold in memory. Has must not keep the id. known is false
-// when the list cannot tell: see Context.Unsure.
+// MemberList is a list of distinct ids that may be too long to hold in memory. Has must
+// not keep the id. known is false when the list cannot tell: see Context.Unsure.
 type MemberList interface {
 	Has(distinctID string) (in, known bool)
 }
@@ -22,7 +22,8 @@ type Cohort struct {
 	Members   MemberList           // nil: by predicate alone
 }
 
-// Shard is the part of a member list, divided in so many shards, in which an id is looked for.
+// Shard is the part of a member list, divided in so many shards, in which an
+// id is looked for.
 func Shard(distinctID string, shards int) int {
 	return int(uint64(murmur3.StringSum32(distinctID)) * uint64(shards) >> 32)
 }
@@ -60,13 +61,14 @@ func (c *Context) UseCohorts(set *CohortSet) {
 	c.unsure = false
 }
 
-// Unsure tells whether, since UseCohorts, a list could not tell that the user is in it. What was answered since may be wrong
-// and must not be given.
+// Unsure tells whether, since UseCohorts, a list could not tell that the user is in it.
+// What was answered since may be wrong and must not be given.
 func (c *Context) Unsure() bool { return c.unsure }
 
-// InCohort reports whether the user is in the cohort. Each cohort is looked into once per context, when first asked for.
-// An unknown cohort holds nobody; of cohorts that name each other in a circle, which the write plane refuses, the one
-// that is met again holds nobody.
+// InCohort reports whether the user is in the cohort. Each cohort is looked into once
+// per context, when first asked for. An unknown cohort holds nobody; of cohorts that
+// name each other in a circle, which the write plane refuses, the one that is met
+// again holds nobody.
 func (c *Context) InCohort(name string) bool {
 	if c.cohorts == nil {
 		return false
@@ -102,7 +104,8 @@ func (c *Context) isIn(i int) bool {
 	return c.facts[i] == inside
 }
 
-// AppendCohorts appends the names of the cohorts that the user is in, as a JSON array in order.
+// AppendCohorts appends the names of the cohorts that the user is in, as a
+// JSON array in order.
 func (c *Context) AppendCohorts(dst []byte) []byte {
 	dst = append(dst, '[')
 	first := true

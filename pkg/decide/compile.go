@@ -9,9 +9,10 @@ import (
 	"skerry/pkg/predicate"
 )
 
-// CompileFlag compiles a flag and the halt that overlays it (nil: not halted). It always gives an entry: when something
-// in the definition cannot be understood, which the write plane prevents, the entry answers the default with reason
-// "error", unless it is halted, and err tells why.
+// CompileFlag compiles a flag and the halt that overlays it (nil: not halted). It always
+// gives an entry: when something in the definition cannot be understood, which the write
+// plane prevents, the entry answers the default with reason "error", unless it is halted,
+// and err tells why.
 func CompileFlag(d *FlagDefinition, h *HaltDefinition) (*Entry, error) {
 	k := compiler{entry: &Entry{Key: d.Key, version: d.Version, ruled: d.Rule != nil}, flag: true,
 		values: make(map[string]string, len(d.Variants))}
@@ -50,8 +51,9 @@ type compiler struct {
 
 type choice struct{ value, variant string }
 
-// What an entry's numbers can tell apart, less the default, for which there must be room. A rule has at most maxOverrides
-// and maxBuckets values; nothing that long is ever stored.
+// What an entry's numbers can tell apart, less the default, for which there must
+// be room. A rule has at most maxOverrides and maxBuckets values; nothing that
+// long is ever stored.
 const (
 	maxChoices = 1<<16 - 2
 	maxText    = 1 << 30

@@ -10,8 +10,9 @@ import (
 	"github.com/twmb/murmur3"
 )
 
-// Context is one user at one moment: what decisions are made from. It is meant to be reused (Reset) and is not safe for
-// several goroutines. It keeps pointing into the bytes it was filled from; they must not change until the next Reset.
+// Context is one user at one moment: what decisions are made from. It is meant to be
+// reused (Reset) and is not safe for several goroutines. It keeps pointing into the bytes
+// it was filled from; they must not change until the next Reset.
 type Context struct {
 	distinctID []byte
 	anonID     []byte // empty: none
@@ -52,7 +53,8 @@ var (
 	ErrContext    = errors.New("context is not an object, or targetingKey not a string")
 )
 
-// Reset forgets everything but its memory. Unusually large memory is let go, so that one huge request does not stay.
+// Reset forgets everything but its memory. Unusually large memory is let go, so that one
+// huge request does not stay.
 func (c *Context) Reset() {
 	const keep = 64 << 10
 	c.distinctID, c.anonID, c.session = nil, nil, -1
@@ -130,7 +132,8 @@ func (c *Context) prop(key string) *prop {
 	return nil
 }
 
-// PropIs reports whether the property is the text: a string that equals it, or a number or boolean that is written so.
+// PropIs reports whether the property is the text: a string that equals it, or a number
+// or boolean that is written so.
 func (c *Context) PropIs(key, value string) bool {
 	p := c.prop(key)
 	return p != nil && p.kind != propNull && p.kind != propOther && string(p.text) == value
@@ -162,9 +165,10 @@ func (c *Context) unit(by unitKind, key string) []byte {
 	return nil
 }
 
-// Digest is 128 bits over everything that a decision can depend on, in a canonical form: the order of properties, blanks
-// and escapes of strings do not count. It is the same on every machine; the package's vectors keep it from changing
-// unnoticed, for it is part of entity tags.
+// Digest is 128 bits over everything that a decision can depend on, in a canonical
+// form: the order of properties, blanks and escapes of strings do not count. It is the
+// same on every machine; the package's vectors keep it from changing unnoticed, for it
+// is part of entity tags.
 func (c *Context) Digest() [16]byte {
 	start := len(c.scratch) // below lie values of properties
 	b := c.scratch

@@ -47,7 +47,8 @@ func (c *Context) SetProps(text []byte) error {
 	return nil
 }
 
-// ReadHandshake fills the context from a handshake's JSON body. Unknown members are ignored.
+// ReadHandshake fills the context from a handshake's JSON body. Unknown
+// members are ignored.
 func (c *Context) ReadHandshake(body []byte) error {
 	c.in = reader{in: body, arena: c.in.arena}
 	var wrong [3]error // the first in this order is reported: distinct_id, props, the others
@@ -97,8 +98,9 @@ func (c *Context) ReadHandshake(body []byte) error {
 	return errors.Join(wrong[0], wrong[1], wrong[2])
 }
 
-// ReadOpenFeature fills the context from the body of an OpenFeature evaluation: {"context":{"targetingKey":…, …}}.
-// anon_id and session_count are taken as such, everything else as properties.
+// ReadOpenFeature fills the context from the body of an OpenFeature evaluation:
+// {"context":{"targetingKey":…, …}}. anon_id and session_count are taken as such,
+// everything else as properties.
 func (c *Context) ReadOpenFeature(body []byte) error {
 	c.in = reader{in: body, arena: c.in.arena}
 	wrong := ErrDistinctID
@@ -162,7 +164,8 @@ func (c *Context) readEvaluationContext(wrong *error) error {
 	return err
 }
 
-// id takes a string or null; anything else sets wrong. The later of two members wins, so a right one clears it.
+// id takes a string or null; anything else sets wrong. The later of two members wins, so
+// a right one clears it.
 func (c *Context) id(wrong *error, fault error) ([]byte, error) {
 	if *wrong == fault {
 		*wrong = nil

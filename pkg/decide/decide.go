@@ -1,20 +1,22 @@
-// Package decide answers what a flag or a config item is worth to one user: definitions and a context in, typed values
-// with reasons out. See supplement §4.
+// Package decide answers what a flag or a config item is worth to one user: definitions
+// and a context in, typed values with reasons out. See supplement §4.
 //
-// A definition (FlagDefinition, ItemDefinition) is what the write plane keeps and sends to the edges.
-// Compile turns it into an Entry: immutable and small, with every possible choice rendered beforehand, so that deciding is
-// a few comparisons, one hash and a copy of three pieces, without allocation. A Context is reused from request to request.
+// A definition (FlagDefinition, ItemDefinition) is what the write plane keeps and sends
+// to the edges. Compile turns it into an Entry: immutable and small, with every possible
+// choice rendered beforehand, so that deciding is a few comparisons, one hash and a copy
+// of three pieces, without allocation. A Context is reused from request to request.
 //
-// The order of a decision: halted or disabled gives the default; then the overrides in order; then the rollout; then the
-// default. The bucket of a unit is
+// The order of a decision: halted or disabled gives the default; then the overrides in
+// order; then the rollout; then the default. The bucket of a unit is
 //
 //	(uint64(murmur3_x86_32(salt + "\x00" + unit, seed 0)) * 100000) >> 32
 //
 // and depends on nothing else: not on the key, the order of buckets or other flags.
 //
-// The package promises the same answer from the same definition and context on every machine and in every release
-// (testdata/ holds vectors for client libraries too). It owns what a valid value and a valid rule are, since both planes
-// must agree. It does no I/O and knows no HTTP.
+// The package promises the same answer from the same definition and context on every
+// machine and in every release (testdata/ holds vectors for client libraries too). It
+// owns what a valid value and a valid rule are, since both planes must agree. It does no
+// I/O and knows no HTTP.
 package decide
 
 import "time"
@@ -40,9 +42,9 @@ var reasons = [...]padded{
 // String is the reason as the handshake writes it.
 func (r Reason) String() string { return reasons[r].text[:reasons[r].size] }
 
-// openReasons are the reasons in the words of the OpenFeature Remote Evaluation Protocol; the first is for the default of
-// a flag without a rule. Without a rule there is nothing to target, hence STATIC; a halted flag is pinned, hence STATIC
-// too.
+// openReasons are the reasons in the words of the OpenFeature Remote Evaluation Protocol;
+// the first is for the default of a flag without a rule. Without a rule there is nothing
+// to target, hence STATIC; a halted flag is pinned, hence STATIC too.
 var openReasons = [...]padded{
 	0: pad("STATIC"), ReasonDefault: pad("DEFAULT"), ReasonOverride: pad("TARGETING_MATCH"), ReasonRollout: pad("SPLIT"),
 	ReasonDisabled: pad("DISABLED"), ReasonHalted: pad("STATIC"), ReasonError: pad("ERROR"),
@@ -67,8 +69,9 @@ type Variant struct {
 	Value string `json:"value"` // serialized
 }
 
-// HaltDefinition is the body of the document that overlays a halted flag. It travels in a lane of its own, so either of
-// the two may be ahead: the default is taken from the one with the higher version.
+// HaltDefinition is the body of the document that overlays a halted flag. It travels in a
+// lane of its own, so either of the two may be ahead: the default is taken from the one
+// with the higher version.
 type HaltDefinition struct {
 	FlagID         string    `json:"flag_id"`
 	Key            string    `json:"key"`

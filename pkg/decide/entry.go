@@ -11,8 +11,8 @@ import (
 
 // Entry is one compiled flag or config item. It is immutable.
 //
-// An edge holds hundreds of thousands of them, so they are small: all that is text lies in one piece, exactly as long as
-// it must be, and is found by offsets.
+// An edge holds hundreds of thousands of them, so they are small: all that is text lies
+// in one piece, exactly as long as it must be, and is found by offsets.
 //
 //	text = key                         what follows is found from here on
 //	     | `","version":N}`            the end of the handshake's answers
@@ -22,7 +22,8 @@ import (
 type Entry struct {
 	Key  string // the beginning of text
 	text string
-	// choices are, two for each, where the halves of its text begin; one more is where the last one ends.
+	// choices are, two for each, where the halves of its text begin; one more is where
+	// the last one ends.
 	choices   []uint32
 	overrides []override
 	rollout   *rollout // nil: none
@@ -99,8 +100,9 @@ func (e *Entry) roll(r *rollout, c *Context) (choice uint16, ok bool) {
 		ranges = ranges[sort.Search(len(ranges), func(i int) bool { return bucket < ranges[i].end }):]
 		ranges = ranges[:min(len(ranges), 1)]
 	}
-	// Counting instead of stopping: which of two ranges it is cannot be foreseen, and to guess wrong costs as much as the
-	// hash. Buckets are below 1<<31, so the sign of the difference tells.
+	// Counting instead of stopping: which of two ranges it is cannot be foreseen, and to
+	// guess wrong costs as much as the hash. Buckets are below 1<<31, so the sign of the
+	// difference tells.
 	at := 0
 	for i := range ranges {
 		at += int(1 - (bucket-ranges[i].end)>>31)
@@ -112,7 +114,8 @@ func (e *Entry) roll(r *rollout, c *Context) (choice uint16, ok bool) {
 }
 
 // AppendHandshake appends an outcome of the entry as the handshake shows it:
-// `"key":{"value":…,"variant":…,"reason":…,"version":…}`; config items have "type" for "variant".
+// `"key":{"value":…,"variant":…,"reason":…,"version":…}`; config items have
+// "type" for "variant".
 func (e *Entry) AppendHandshake(dst []byte, o Outcome) []byte {
 	half := e.choices[2*int(o.choice):][:2]
 	n := len(dst)
@@ -122,8 +125,8 @@ func (e *Entry) AppendHandshake(dst []byte, o Outcome) []byte {
 	return dst[:put(dst, n, e.text, uint32(len(e.Key)), e.opening)]
 }
 
-// AppendOpenFeature appends an outcome of the entry as the whole answer of a single evaluation, which is also an element
-// of a bulk one.
+// AppendOpenFeature appends an outcome of the entry as the whole answer of a single
+// evaluation, which is also an element of a bulk one.
 func (e *Entry) AppendOpenFeature(dst []byte, o Outcome) []byte {
 	if o.Reason == ReasonError {
 		dst = appendString(append(dst, `{"key":`...), e.Key)
@@ -145,9 +148,10 @@ func (e *Entry) AppendOpenFeature(dst []byte, o Outcome) []byte {
 	return dst[:n]
 }
 
-// An answer is put together from three short texts. To append them costs three calls of memmove, which for a hundred
-// flags take a third of the time; in steps of sixteen bytes, which need no call, they take hardly longer than one text.
-// A text must have so much behind it that the last step stays inside.
+// An answer is put together from three short texts. To append them costs three calls of
+// memmove, which for a hundred flags take a third of the time; in steps of sixteen bytes,
+// which need no call, they take hardly longer than one text. A text must have so much
+// behind it that the last step stays inside.
 const step = 16
 
 // padded is a short text with what put needs behind it.
@@ -158,7 +162,8 @@ type padded struct {
 
 func pad(text string) padded { return padded{text + strings.Repeat(" ", step-1), uint32(len(text))} }
 
-// room makes room for n bytes more, for a reason, and for the last step; the result is as long as it can be.
+// room makes room for n bytes more, for a reason, and for the last step; the result is as
+// long as it can be.
 func room(dst []byte, n int) []byte {
 	if n += 3 * step; cap(dst)-len(dst) < n {
 		dst = slices.Grow(dst, n)
@@ -166,7 +171,8 @@ func room(dst []byte, n int) []byte {
 	return dst[:cap(dst)]
 }
 
-// put writes a stretch of the text at dst[n:], and gives where it ends. What comes behind that is overwritten.
+// put writes a stretch of the text at dst[n:], and gives where it ends. What comes behind
+// that is overwritten.
 func put(dst []byte, n int, text string, from, to uint32) int {
 	end := n + int(to-from)
 	for i := int(from); i < int(to); i += step {
@@ -176,8 +182,8 @@ func put(dst []byte, n int, text string, from, to uint32) int {
 	return end
 }
 
-// Halted is the flag under a halt, or without its halt (nil), whether or not it is halted now. It needs no definition:
-// that a flag is halted changes nothing else of it.
+// Halted is the flag under a halt, or without its halt (nil), whether or not it is halted
+// now. It needs no definition: that a flag is halted changes nothing else of it.
 func (e *Entry) Halted(h *HaltDefinition) *Entry {
 	base := e
 	if e.base != nil {
@@ -213,7 +219,8 @@ func (e *Entry) Size() int {
 	return n
 }
 
-// allocated is how much of the heap an object of n bytes takes: sizes go in steps, about an eighth apart.
+// allocated is how much of the heap an object of n bytes takes: sizes go in steps, about
+// an eighth apart.
 func allocated(n int) int {
 	if n <= 256 {
 		return (n + 15) &^ 15

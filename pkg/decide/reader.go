@@ -10,14 +10,15 @@ import (
 // maxDepth is how deep arrays and objects of a context or a value may be nested.
 const maxDepth = 512
 
-// reader is a strict cursor over one JSON text: RFC 8259 and valid UTF-8, nothing else. It exists because a context is
-// read at every decision and must not allocate, because numbers must keep their digits, and because the later of two
-// equal keys must win.
+// reader is a strict cursor over one JSON text: RFC 8259 and valid UTF-8, nothing else.
+// It exists because a context is read at every decision and must not allocate, because
+// numbers must keep their digits, and because the later of two equal keys must win.
 type reader struct {
 	in    []byte
 	at    int
 	depth int
-	// arena holds the strings that had escapes; it is kept from text to text. Earlier results stay valid when it grows.
+	// arena holds the strings that had escapes; it is kept from text to text. Earlier
+	// results stay valid when it grows.
 	arena []byte
 }
 
@@ -153,7 +154,8 @@ func (r *reader) escape() error {
 	return r.fail()
 }
 
-// str takes a string and decodes it. Without escapes the result is part of the input, else of the arena.
+// str takes a string and decodes it. Without escapes the result is part of the input,
+// else of the arena.
 func (r *reader) str() ([]byte, error) {
 	raw, err := r.rawString()
 	if err != nil {

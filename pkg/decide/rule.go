@@ -16,13 +16,15 @@ const (
 	maxUnitKey   = 200  // characters of <key> in props.<key>
 )
 
-// Rule decides between values (config items) or variants (flags). See supplement §4; rule_snapshot is this, serialized.
+// Rule decides between values (config items) or variants (flags). See supplement §4;
+// rule_snapshot is this, serialized.
 type Rule struct {
 	Overrides []Override `json:"overrides,omitempty"`
 	Rollout   *Rollout   `json:"rollout,omitempty"`
 }
 
-// Override gives its value to whom its predicate matches. Exactly one of Value and Variant is set.
+// Override gives its value to whom its predicate matches. Exactly one of Value
+// and Variant is set.
 type Override struct {
 	Predicate string  `json:"predicate"`
 	Value     *string `json:"value,omitempty"` // serialized
@@ -37,8 +39,8 @@ type Rollout struct {
 	Buckets   []Range `json:"buckets"`
 }
 
-// Range gives its value to the buckets from Start up to End, End excluded. Ranges are in order and do not overlap; an
-// empty one (0 to 0) keeps a choice of 0% visible.
+// Range gives its value to the buckets from Start up to End, End excluded. Ranges are in
+// order and do not overlap; an empty one (0 to 0) keeps a choice of 0% visible.
 type Range struct {
 	Value   *string `json:"value,omitempty"` // serialized
 	Variant *string `json:"variant,omitempty"`
@@ -61,8 +63,8 @@ func (r *Rule) Serialize() *string {
 	return &s
 }
 
-// Cohorts lists the cohorts that the rule's predicates name, each once, in order. A predicate that does not parse names
-// none.
+// Cohorts lists the cohorts that the rule's predicates name, each once, in order. A
+// predicate that does not parse names none.
 func (r *Rule) Cohorts() []string {
 	if r == nil {
 		return nil

@@ -32,7 +32,8 @@ func (t Type) IsFlagKind() bool {
 	return t == Boolean || t == String || t == Number || t == JSON
 }
 
-// ValidKey reports whether a flag, config item or cohort may have the key: [A-Za-z0-9._-]{1,128}.
+// ValidKey reports whether a flag, config item or cohort may have the key:
+// [A-Za-z0-9._-]{1,128}.
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > 128 {
 		return false
@@ -46,9 +47,10 @@ func ValidKey(key string) bool {
 	return true
 }
 
-// NormalizeValue checks a serialized value against its type and gives the text that is kept and served: JSON without
-// blanks around it (json: nor inside), numbers digit by digit as they were written. A text of type string that is no JSON
-// string is taken as bare and quoted. The error says what is wrong, without the value.
+// NormalizeValue checks a serialized value against its type and gives the text that is
+// kept and served: JSON without blanks around it (json: nor inside), numbers digit by
+// digit as they were written. A text of type string that is no JSON string is taken as
+// bare and quoted. The error says what is wrong, without the value.
 func NormalizeValue(t Type, text string) (string, error) {
 	if !utf8.ValidString(text) {
 		return "", errors.New("is not valid UTF-8")

@@ -1,9 +1,11 @@
 // Package event reads what clients send to track, people, alias and batch (supplement §3).
 //
-// It promises that a body is accepted exactly when it is one JSON text in UTF-8, nested at most 512 deep, whose
-// members have the required shapes; that of duplicate keys the last wins; that properties come out as the very bytes
-// that came in; and that memory stays bounded whatever the body's size, because a large payload is handed on in pieces.
-// It does not store anything, know projects or keep time: the caller passes the time of receipt.
+// It promises that a body is accepted exactly when it is one JSON text in UTF-8, nested
+// at most 512 deep, whose members have the required shapes; that of duplicate keys the
+// last wins; that properties come out as the very bytes that came in; and that memory
+// stays bounded whatever the body's size, because a large payload is handed on in
+// pieces. It does not store anything, know projects or keep time: the caller passes the
+// time of receipt.
 package event
 
 import "time"
@@ -74,7 +76,8 @@ const (
 	MaxDepth = 512
 	// MaxMemberBytes bounds anon_id and lib_version as sent, quotes included.
 	MaxMemberBytes = 64 << 10
-	// WindowBytes is how much of a streamed body is in memory at once. A payload that does not fit is large.
+	// WindowBytes is how much of a streamed body is in memory at once. A payload that
+	// does not fit is large.
 	WindowBytes = 512 << 10
 
 	maxEventName = 200 // characters
@@ -85,12 +88,12 @@ const (
 // Span is a range of bytes in a payload; Length 0 means absent.
 type Span struct{ Offset, Length int64 }
 
-// Operation is one accepted operation. Its slices are valid until the Sink's method returns. A nil slice of an
-// optional member means that it was absent.
+// Operation is one accepted operation. Its slices are valid until the Sink's method
+// returns. A nil slice of an optional member means that it was absent.
 type Operation struct {
 	Kind Kind
-	// Unstorable is not 0 for an operation that belongs to the dead letters: then Payload counts (and DistinctID, as
-	// far as it is text).
+	// Unstorable is not 0 for an operation that belongs to the dead letters: then Payload
+	// counts (and DistinctID, as far as it is text).
 	Unstorable Unstorable
 
 	EventName, DistinctID        []byte // decoded text
@@ -101,18 +104,21 @@ type Operation struct {
 	DefaultProperties            []byte
 	Payload                      []byte // raw JSON object, as sent
 
-	// Large is true when the payload went to Sink.Large piece by piece. Then Payload, Properties and
-	// DefaultProperties are nil and the spans tell where the latter two lie in it.
+	// Large is true when the payload went to Sink.Large piece by piece. Then
+	// Payload, Properties and DefaultProperties are nil and the spans tell where the
+	// latter two lie in it.
 	Large                    bool
 	PropertiesAt, DefaultsAt Span
 }
 
-// Sink takes what a Parser reads. Nothing it was given counts before the Parser's method has returned without error.
-// An error of a Sink ends the parsing and is returned as it is.
+// Sink takes what a Parser reads. Nothing it was given counts before the Parser's
+// method has returned without error. An error of a Sink ends the parsing and is
+// returned as it is.
 type Sink interface {
 	// Operation takes the next accepted operation; garbage is filtered before.
 	Operation(op *Operation) error
-	// Large takes the next piece of a large payload; the Operation it belongs to follows behind the last piece.
+	// Large takes the next piece of a large payload; the Operation it belongs to follows
+	// behind the last piece.
 	Large(piece []byte) error
 	// DropLarge forgets the pieces since the last Operation.
 	DropLarge() error

@@ -11,8 +11,9 @@ const (
 	maxID = 200 // characters
 )
 
-// Garbage reports whether an id cannot be anybody's (supplement §3). Such an id would merge strangers into one person:
-// it is what a client sends when a variable was never set. An empty id is not garbage but a fault of its own.
+// Garbage reports whether an id cannot be anybody's (supplement §3). Such an id would
+// merge strangers into one person: it is what a client sends when a variable was never
+// set. An empty id is not garbage but a fault of its own.
 func Garbage(id []byte) bool {
 	if !utf8.Valid(id) || bytes.IndexByte(id, 0) >= 0 {
 		return true

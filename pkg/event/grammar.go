@@ -6,7 +6,8 @@ import (
 	"math/bits"
 )
 
-// The grammar of JSON, on top of the scanner's window. Each method steps over one production and is false at a fault.
+// The grammar of JSON, on top of the scanner's window. Each method steps over one
+// production and is false at a fault.
 
 // peek is the next byte, and 0 at the end: a 0 is never valid where the grammar peeks.
 func (s *scanner) peek() byte {
@@ -161,7 +162,8 @@ func (s *scanner) digits() bool {
 	return true
 }
 
-// str skips a string whose opening quote is at pos, and notes in seen what its escapes mean.
+// str skips a string whose opening quote is at pos, and notes in seen what
+// its escapes mean.
 func (s *scanner) str() bool {
 	s.pos++
 	for {
@@ -180,8 +182,9 @@ func (s *scanner) str() bool {
 	}
 }
 
-// plain is how many bytes at the front of b are neither quote nor backslash nor control character. It looks at eight
-// bytes at a time; a byte-wise loop is three times slower on usual properties.
+// plain is how many bytes at the front of b are neither quote nor backslash nor control
+// character. It looks at eight bytes at a time; a byte-wise loop is three times slower on
+// usual properties.
 func plain(b []byte) int {
 	const (
 		ones  = 0x0101010101010101
@@ -191,7 +194,8 @@ func plain(b []byte) int {
 	for ; i+8 <= len(b); i += 8 {
 		v := binary.LittleEndian.Uint64(b[i:])
 		quote, slash := v^(ones*'"'), v^(ones*'\\')
-		// Each term sets the high bit of bytes that match; the lowest set one is exact (borrows run upward only).
+		// Each term sets the high bit of bytes that match; the lowest set one is exact
+		// (borrows run upward only).
 		hit := ((quote-ones)&^quote | (slash-ones)&^slash | (v-ones*' ')&^v) & highs
 		if hit != 0 {
 			return i + bits.TrailingZeros64(hit)/8

@@ -1,6 +1,7 @@
 package event
 
-// The members of payloads of all kinds. An operation's type can follow its payload, so all are noted.
+// The members of payloads of all kinds. An operation's type can follow its payload,
+// so all are noted.
 const (
 	eventName = iota
 	distinctID
@@ -50,7 +51,8 @@ func memberOf(name []byte) int {
 	return unknownMember
 }
 
-// firstMember steps into the object at pos; more is false when it is empty (and then behind pos).
+// firstMember steps into the object at pos; more is false when it is empty (and
+// then behind pos).
 func (s *scanner) firstMember() (more, ok bool) {
 	if !s.enter() {
 		return false, false
@@ -73,8 +75,8 @@ func (s *scanner) nextMember() (more, ok bool) {
 	return false, false
 }
 
-// key reads a member's name and the colon. The name is valid until the next call of the scanner; one that is too long
-// to be known comes out empty.
+// key reads a member's name and the colon. The name is valid until the next call of the
+// scanner; one that is too long to be known comes out empty.
 func (p *Parser) key() (name []byte, ok bool) {
 	s := &p.s
 	if s.blank() != '"' {
@@ -133,13 +135,15 @@ func (p *Parser) keepMembers() {
 }
 
 func (p *Parser) keep(m *member) {
-	// A member without an end is the one being read: the window holds it, and read keeps it when it has ended.
+	// A member without an end is the one being read: the window holds it, and read keeps
+	// it when it has ended.
 	if m.kind == '"' && m.kept == nil && !m.overlong && m.to > m.from {
 		m.kept = append([]byte(nil), p.s.text(m.from, m.to)...)
 	}
 }
 
-// decoded is the text of a string that is not overlong. It is valid until the next operation or move of the window.
+// decoded is the text of a string that is not overlong. It is valid until the next
+// operation or move of the window.
 func (p *Parser) decoded(m *member) []byte {
 	raw := m.kept
 	if raw == nil {

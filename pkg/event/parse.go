@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Parser reads bodies, one after the other. Its memory is reused: keep parsers in a pool. Not safe for use by several
-// goroutines.
+// Parser reads bodies, one after the other. Its memory is reused: keep parsers in a pool.
+// Not safe for use by several goroutines.
 type Parser struct {
 	s      scanner
 	sink   Sink
@@ -25,7 +25,8 @@ type Parser struct {
 	faults faults
 }
 
-// faults of a batch's operations. They wait for the end, because a fault of the text, and a later `operations`, win.
+// faults of a batch's operations. They wait for the end, because a fault of the text, and
+// a later `operations`, win.
 type faults struct {
 	noArray     bool
 	unknownType bool
@@ -42,7 +43,8 @@ func NewParser() *Parser {
 	return p
 }
 
-// Single reads a body that is one payload of the kind, from memory. now is the time of receipt.
+// Single reads a body that is one payload of the kind, from memory. now is the
+// time of receipt.
 func (p *Parser) Single(body []byte, kind Kind, now time.Time, sink Sink) (Counts, error) {
 	p.reset(nil, body, now, sink)
 	return p.single(kind)
@@ -124,7 +126,8 @@ func (p *Parser) batch() (Counts, error) {
 	return p.counts, nil
 }
 
-// batchMembers reads the outermost object; given tells whether the last `operations` has elements.
+// batchMembers reads the outermost object; given tells whether the last
+// `operations` has elements.
 func (p *Parser) batchMembers() (given bool, err error) {
 	s := &p.s
 	again := false

@@ -6,15 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// scanner walks over one JSON text, in memory or through a window that slides over a stream.
+// scanner walks over one JSON text, in memory or through a window that
+// slides over a stream.
 //
-// The usual body is in memory whole: src is nil and buf is the body. Otherwise buf is a window of fixed capacity and
-// more moves it. Indexes into buf change whenever more is called, so places are kept as offsets from the body's start
-// (off), and turned into slices at the last moment (text).
+// The usual body is in memory whole: src is nil and buf is the body. Otherwise buf is a
+// window of fixed capacity and more moves it. Indexes into buf change whenever more is
+// called, so places are kept as offsets from the body's start (off), and turned into
+// slices at the last moment (text).
 //
-// Two things can hold bytes in the window: hold, the start of a token that is being read, and mark, the start of the
-// payload that is being read. When the window is full, the payload gives way first: it spills, that is, its bytes go
-// to spill as the window moves on. Then an overlong token.
+// Two things can hold bytes in the window: hold, the start of a token that is being read,
+// and mark, the start of the payload that is being read. When the window is full, the
+// payload gives way first: it spills, that is, its bytes go to spill as the window moves
+// on. Then an overlong token.
 type scanner struct {
 	src  io.Reader
 	buf  []byte
@@ -58,7 +61,8 @@ func (s *scanner) text(from, to int64) []byte {
 	return s.buf[from-s.base : to-s.base : to-s.base]
 }
 
-// more makes at least one byte available at pos. It is false at the end of the body or after a fault.
+// more makes at least one byte available at pos. It is false at the end of the body
+// or after a fault.
 func (s *scanner) more() bool {
 	if s.src == nil || s.err != nil {
 		return false
@@ -147,7 +151,8 @@ func (s *scanner) read() bool {
 	}
 }
 
-// checkUTF8 validates what was read; an unfinished character at the end waits for the next read.
+// checkUTF8 validates what was read; an unfinished character at the end waits
+// for the next read.
 func (s *scanner) checkUTF8() bool {
 	fresh := s.buf[s.valid:]
 	tail := len(fresh)
@@ -167,7 +172,8 @@ func (s *scanner) checkUTF8() bool {
 	return true
 }
 
-// fault is the reason why scanning failed: the stream's or the sink's own error, else the text's.
+// fault is the reason why scanning failed: the stream's or the sink's own error,
+// else the text's.
 func (s *scanner) fault() error {
 	if s.err != nil && s.err != io.EOF {
 		return s.err

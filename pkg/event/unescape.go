@@ -2,8 +2,8 @@ package event
 
 import "unicode/utf8"
 
-// unescape appends the text of a string's inside, which the scanner has accepted, to dst. A lone surrogate becomes
-// U+FFFD; the scanner has noted it.
+// unescape appends the text of a string's inside, which the scanner has accepted, to dst.
+// A lone surrogate becomes U+FFFD; the scanner has noted it.
 func unescape(dst, raw []byte) []byte {
 	for i := 0; i < len(raw); {
 		n := plain(raw[i:])

@@ -123,7 +123,8 @@ func (r *reader) day(first time.Time, extended bool) (time.Time, bool) {
 	return t, ok && int(t.Month()) == month
 }
 
-// week reads week and day of the week. The first week of a year is the one with its fourth of January.
+// week reads week and day of the week. The first week of a year is the one with its
+// fourth of January.
 func (r *reader) week(first time.Time, extended bool) (time.Time, bool) {
 	week, ok := r.number(2, 1, 53)
 	if !ok || (extended && !r.skip("-")) {
@@ -173,7 +174,8 @@ func (r *reader) clock(extended bool) (since time.Duration, leap, ok bool) {
 	return since, leap, hour < 24 || since == 24*time.Hour
 }
 
-// fraction reads the digits behind the point, to the billionth of the unit, which is whole seconds.
+// fraction reads the digits behind the point, to the billionth of the unit, which
+// is whole seconds.
 func (r *reader) fraction(unit time.Duration) (time.Duration, bool) {
 	n := r.digits()
 	billionths, scale := time.Duration(0), time.Duration(1e9)

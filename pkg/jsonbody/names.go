@@ -65,7 +65,8 @@ func exactMembers(body json.RawMessage, t reflect.Type, path string) error {
 	return nil
 }
 
-// collectNames lists a struct's members as encoding/json names them, embedded ones included.
+// collectNames lists a struct's members as encoding/json names them,
+// embedded ones included.
 func collectNames(t reflect.Type, known map[string]reflect.Type) {
 	for field := range fields(t) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

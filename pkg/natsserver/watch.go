@@ -11,14 +11,18 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// A NATS server whose disk has refused a write, most often for want of space, takes nothing more into the stream, or
-// into any, for the rest of its life: whatever is published stays without an answer, and only its log says why. So it
-// is looked after, and started again when its disk takes bytes: a start reads what is there and forgets the fault.
+// A NATS server whose disk has refused a write, most often for want of space, takes
+// nothing more into the stream, or into any, for the rest of its life: whatever is
+// published stays without an answer, and only its log says why. So it is looked
+// after, and started again when its disk takes bytes: a start reads what is there and
+// forgets the fault.
 const (
 	lookEvery = time.Second
-	// calm is the least time between two starts: a disk that is full again at once is not to keep everybody from reading.
+	// calm is the least time between two starts: a disk that is full again at once is not
+	// to keep everybody from reading.
 	calm = 10 * time.Second
-	// probeBytes is what the folder must take before a start: about what the first minutes need.
+	// probeBytes is what the folder must take before a start: about what the
+	// first minutes need.
 	probeBytes = 8 << 20
 )
 
@@ -48,9 +52,11 @@ func (s *Server) watch() {
 	}
 }
 
-// fault is why streams cannot be written to until the server is started again; empty when they can.
+// fault is why streams cannot be written to until the server is started again;
+// empty when they can.
 func (s *Server) fault() string {
-	// The streams of several nodes look after themselves; only a node that has turned them off for good is helped.
+	// The streams of several nodes look after themselves; only a node that has turned
+	// them off for good is helped.
 	health := s.ns.Healthz(&server.HealthzOptions{Details: true, JSEnabledOnly: s.cfg.Cluster != nil})
 	for _, e := range health.Errors {
 		if e.Type == server.HealthzErrorJetStream || e.Type == server.HealthzErrorStream && strings.Contains(e.Error, "write error") {
@@ -71,7 +77,8 @@ func (s *Server) probe() error {
 	return errors.Join(err, f.Sync(), f.Close(), os.Remove(path))
 }
 
-// startAgain stops the server and starts it, until that succeeds or Stop is called. Clients find it at the same address.
+// startAgain stops the server and starts it, until that succeeds or Stop is called.
+// Clients find it at the same address.
 func (s *Server) startAgain() {
 	s.shutdown()
 	for {

@@ -11,7 +11,8 @@ import (
 // MaxCohortName is the longest name of a cohort, in characters.
 const MaxCohortName = 128
 
-// Parse reads a text. The error is an *Error. Nothing but what the grammar allows is accepted, and nothing may follow.
+// Parse reads a text. The error is an *Error. Nothing but what the grammar allows is
+// accepted, and nothing may follow.
 func Parse(text string) (*Predicate, error) {
 	p := parser{text: text}
 	if len(text) > MaxBytes {
@@ -31,7 +32,8 @@ func Parse(text string) (*Predicate, error) {
 	return &Predicate{root: root}, nil
 }
 
-// parser is a cursor over the text; its methods take one piece each and leave the cursor behind it.
+// parser is a cursor over the text; its methods take one piece each and leave the
+// cursor behind it.
 type parser struct {
 	text string
 	at   int // byte offset
@@ -224,8 +226,8 @@ func (p *parser) unquote(start int) (string, error) {
 	return s, nil
 }
 
-// loneSurrogate finds a \u escape that is half of a pair without the other half: decoders replace it silently, and two
-// different texts would become one.
+// loneSurrogate finds a \u escape that is half of a pair without the other half: decoders
+// replace it silently, and two different texts would become one.
 func loneSurrogate(raw string) int {
 	for i := 0; i+1 < len(raw); i++ {
 		if raw[i] != '\\' {

@@ -1,5 +1,6 @@
-// Package predicate is the targeting expression of the service: its one grammar, parser, printer and evaluator. Rules of
-// flags and config items, cohorts and the targeting of surveys all go through it.
+// Package predicate is the targeting expression of the service: its one grammar, parser,
+// printer and evaluator. Rules of flags and config items, cohorts and the targeting of
+// surveys all go through it.
 //
 //	predicate = event | screen | cohort | session | prop | group
 //	event     = "event:" name                 the named event was dispatched in this session
@@ -13,12 +14,12 @@
 //	key       = [A-Za-z0-9._-]{1,128}
 //	string    = a JSON string
 //
-// Blanks (space, tab, CR, LF) may stand between any two tokens. Names of events, screens and properties that hold other
-// characters are written as JSON strings.
+// Blanks (space, tab, CR, LF) may stand between any two tokens. Names of events, screens
+// and properties that hold other characters are written as JSON strings.
 //
-// It promises: parsing is bounded in time and depth by the limits below; String prints the canonical form, and
-// parsing that gives an equal tree; evaluation does not allocate. It does not know where the facts come from (see Facts),
-// nor which cohorts exist.
+// It promises: parsing is bounded in time and depth by the limits below; String prints
+// the canonical form, and parsing that gives an equal tree; evaluation does not allocate.
+// It does not know where the facts come from (see Facts), nor which cohorts exist.
 package predicate
 
 import (
@@ -114,8 +115,9 @@ func walk(n *Node, yield func(*Node) bool) bool {
 	return true
 }
 
-// CheckServer reports the first form that only a client can evaluate: rules and cohorts are decided by the server, which
-// sees neither events nor screens. The error is an *Error or nil.
+// CheckServer reports the first form that only a client can evaluate: rules and
+// cohorts are decided by the server, which sees neither events nor screens. The error
+// is an *Error or nil.
 func (p *Predicate) CheckServer() error {
 	for n := range p.Nodes() {
 		if n.Kind == Event || n.Kind == Screen {
@@ -138,7 +140,8 @@ type Facts interface {
 	SawScreen(name string) bool
 }
 
-// Eval tells whether the predicate is true of f. Operands are asked from left to right, only as far as needed.
+// Eval tells whether the predicate is true of f. Operands are asked from left to right,
+// only as far as needed.
 func (p *Predicate) Eval(f Facts) bool { return p.root.eval(f) }
 
 func (n *Node) eval(f Facts) bool {
@@ -171,8 +174,8 @@ func (n *Node) eval(f Facts) bool {
 	return false
 }
 
-// String prints the canonical text: spaced as in the specification, or without blanks where those would pass MaxBytes
-// (a text close to the limit must not grow out of it).
+// String prints the canonical text: spaced as in the specification, or without blanks
+// where those would pass MaxBytes (a text close to the limit must not grow out of it).
 func (p *Predicate) String() string {
 	var b strings.Builder
 	p.root.print(&b, " ")
@@ -217,7 +220,8 @@ func printName(b *strings.Builder, name string, bare func(byte) bool) {
 	printString(b, name)
 }
 
-// isBareName reports whether name reads back as it is: non-empty, of bare characters, without blanks at its ends.
+// isBareName reports whether name reads back as it is: non-empty, of bare characters,
+// without blanks at its ends.
 func isBareName(name string, bare func(byte) bool) bool {
 	if name == "" || isBlank(name[0]) || isBlank(name[len(name)-1]) {
 		return false
@@ -230,8 +234,8 @@ func isBareName(name string, bare func(byte) bool) bool {
 	return true
 }
 
-// printString writes a JSON string with as few escapes as JSON allows, so that text in any script stays within the limit
-// that its source kept.
+// printString writes a JSON string with as few escapes as JSON allows, so that text in
+// any script stays within the limit that its source kept.
 func printString(b *strings.Builder, s string) {
 	const hex = "0123456789abcdef"
 	b.WriteByte('"')

@@ -2,16 +2,17 @@ package predicate
 
 import "encoding/binary"
 
-// A program is a predicate as bytes, for whoever holds very many of them: a tenth of what its tree takes, in one piece
-// with what its owner holds besides, and nothing in it for a garbage collector to follow.
+// A program is a predicate as bytes, for whoever holds very many of them: a tenth of what
+// its tree takes, in one piece with what its owner holds besides, and nothing in it for a
+// garbage collector to follow.
 //
 //	event, screen, cohort = kind, size, name
 //	props                 = kind, size, key, size, text
 //	session_count         = kind, N in 8 bytes
 //	AND, OR               = kind, size, operands one after the other
 //
-// A kind is one byte, a size two; numbers are little-endian. A program is never longer than its text, so sizes fit. It
-// is no format: it does not leave the process.
+// A kind is one byte, a size two; numbers are little-endian. A program is never longer
+// than its text, so sizes fit. It is no format: it does not leave the process.
 
 // AppendProgram appends the predicate's program.
 func (p *Predicate) AppendProgram(dst []byte) []byte { return p.root.program(dst) }
@@ -73,7 +74,8 @@ func evalNext(program string, f Facts) (ok bool, rest string) {
 	case Screen:
 		return f.SawScreen(name), rest
 	}
-	// Operands are asked only as far as needed: until one of AND is false, or one of OR true.
+	// Operands are asked only as far as needed: until one of AND is false,
+	// or one of OR true.
 	for operands := name; operands != ""; {
 		if ok, operands = evalNext(operands, f); ok == (kind == Or) {
 			break

@@ -93,7 +93,8 @@ func (e *Error) Is(target error) bool {
 	return errors.As(target, &other) && other.Kind == e.Kind && other.Code == e.Code
 }
 
-// Body renders the JSON body: error first, then message, then the extra members in order of name.
+// Body renders the JSON body: error first, then message, then the extra members
+// in order of name.
 func (e *Error) Body() []byte {
 	body := append([]byte(`{"error":`), quote(e.Code)...)
 	if e.Message != "" {

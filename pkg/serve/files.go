@@ -5,8 +5,9 @@ import (
 	"syscall"
 )
 
-// OpenFiles is how many files, connections among them, the process may have open at once. Who takes any number of
-// connections leaves some: a process without a single one left cannot write to its disk.
+// OpenFiles is how many files, connections among them, the process may have open at once.
+// Who takes any number of connections leaves some: a process without a single one left
+// cannot write to its disk.
 func OpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -22,7 +22,8 @@ import (
 type Operator struct {
 	// Ready returns nil when the process can do its work. It has 2 s.
 	Ready func(context.Context) error
-	// Shutdown, once it has begun, makes the process not ready; nil means that nobody waits for that.
+	// Shutdown, once it has begun, makes the process not ready; nil means that
+	// nobody waits for that.
 	Shutdown *Shutdown
 	// Status returns a value for JSON, in any state of the process.
 	Status func(context.Context) any

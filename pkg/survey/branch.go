@@ -355,7 +355,8 @@ func (p *branchParser) number() (scalar, error) {
 		end++
 	}
 	text := p.text[p.at:end]
-	// json.Valid holds the text to JSON's grammar; ParseFloat alone takes 0x1p2, Inf and 1_0.
+	// json.Valid holds the text to JSON's grammar; ParseFloat alone takes
+	// 0x1p2, Inf and 1_0.
 	if text == "" || !(text[0] == '-' || text[0] >= '0' && text[0] <= '9') || !json.Valid([]byte(text)) {
 		return scalar{}, p.fault("expected a number, a string, true or false")
 	}
