@@ -85,7 +85,8 @@ func streams(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// mayOpen raises the limit of open files of this process, and so of the edges that it starts.
+// mayOpen raises the limit of open files of this process, and so of the
+// edges that it starts.
 func mayOpen(files uint64) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -147,7 +148,8 @@ func (l *listeners) open(ctx context.Context, address string, request []byte) er
 	return nil
 }
 
-// begin begins a change, when what the last one caused has been heard (it may be told in several messages).
+// begin begins a change, when what the last one caused has been heard (it may be told in
+// several messages).
 func (l *listeners) begin() {
 	time.Sleep(500 * time.Millisecond)
 	l.since.Store(time.Now().UnixNano())

@@ -25,7 +25,8 @@ func damage(c *cluster, l *ledger, e *edge, random *rand.Rand) action {
 			if err := c.startEdge(ctx, e); err != nil {
 				return err
 			}
-			// The first answer after readiness must be good: the ledger's readers count from here.
+			// The first answer after readiness must be good: the ledger's readers
+			// count from here.
 			if _, err := l.ask(ctx, e.at, "GET", "/api/v1/handshake?distinct_id=u", nil, nil); err != nil {
 				return fmt.Errorf("an edge is ready and does not answer: %w", err)
 			}

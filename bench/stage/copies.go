@@ -14,9 +14,11 @@ import (
 	"skerry/replication"
 )
 
-// Copies makes projects like p, each with a live key and flags like p's flag-000, and returns them. It writes what edges
-// know of them (count + 2 documents a project) as the write plane's transactions do, one a project, and nothing else: they
-// are published and followed like any others, but cannot be managed. A hundred thousand calls would take minutes.
+// Copies makes projects like p, each with a live key and flags like p's flag-000, and
+// returns them. It writes what edges know of them (count + 2 documents a project) as
+// the write plane's transactions do, one a project, and nothing else: they are
+// published and followed like any others, but cannot be managed. A hundred thousand
+// calls would take minutes.
 func (s *Stage) Copies(ctx context.Context, p Project, projects, flags int) ([]Project, error) {
 	conn, err := pgx.Connect(ctx, s.Credentials.PostgresURL)
 	if err != nil {

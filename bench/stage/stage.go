@@ -123,7 +123,8 @@ func (s *Stage) StartCentre(ctx context.Context) (err error) {
 	return err
 }
 
-// PlaneReady waits until the write plane is ready: after a database that was stopped it takes a moment to hear it again.
+// PlaneReady waits until the write plane is ready: after a database that was stopped it
+// takes a moment to hear it again.
 func (s *Stage) PlaneReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
