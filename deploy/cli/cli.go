@@ -162,7 +162,8 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 	}
 }
 
-// ofProcess tells whether the selected command runs a process of an installation, or prepares one.
+// ofProcess tells whether the selected command runs a process of an installation,
+// or prepares one.
 func ofProcess(c *kong.Context) bool {
 	for _, p := range c.Path {
 		if p.Command != nil && p.Command.Group != nil && p.Command.Group.Key == "process" {

@@ -94,7 +94,8 @@ func first(values ...string) string {
 	return ""
 }
 
-// within is the query that names an environment of a project: the one given, else the credentials file's.
+// within is the query that names an environment of a project: the one given, else the
+// credentials file's.
 func (c *client) within(project ofProject, environment inEnvironment) map[string]string {
 	return map[string]string{"environment": environment.Environment, "project_id": first(project.Project, c.project)}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// strangers are the names of environment variables that begin with SKERRY_ and that no flag of any command reads, each
-// with the one that was probably meant. They are no error: containers and shells have variables for reasons of their own.
+// strangers are the names of environment variables that begin with SKERRY_ and that no
+// flag of any command reads, each with the one that was probably meant. They are no
+// error: containers and shells have variables for reasons of their own.
 func strangers(app *kong.Application, environ []string) []string {
 	known := map[string]bool{}
 	collectVariables(app.Node, known)
@@ -36,7 +37,8 @@ func collectVariables(n *kong.Node, names map[string]bool) {
 	}
 }
 
-// withGuess adds the known name that is nearest to a misspelt one, if any is near enough to have been meant.
+// withGuess adds the known name that is nearest to a misspelt one, if any is near enough
+// to have been meant.
 func withGuess(name string, known map[string]bool) string {
 	best, guess := 3, ""
 	for _, other := range slices.Sorted(maps.Keys(known)) {
@@ -50,7 +52,8 @@ func withGuess(name string, known map[string]bool) string {
 	return fmt.Sprintf("%s (did you mean %s?)", name, guess)
 }
 
-// editDistance is how many letters have to be put in, taken out or changed to make b of a (Levenshtein).
+// editDistance is how many letters have to be put in, taken out or changed to make b of
+// a (Levenshtein).
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1) // of the beginning of a seen so far, to each beginning of b
 	for j := range row {

@@ -30,7 +30,8 @@ func (m messaging) validate() error {
 	return nil
 }
 
-// natsURL checks a list of servers. Like the client, it takes host:port for nats://host:port.
+// natsURL checks a list of servers. Like the client, it takes host:port for
+// nats://host:port.
 func natsURL(list string) error {
 	for server := range strings.SplitSeq(list, ",") {
 		if server = strings.TrimSpace(server); !strings.Contains(server, "://") {
