@@ -35,6 +35,7 @@ import (
 	"skerry/edgenode/stream"
 	"skerry/edgenode/view"
 	"skerry/pkg/dirlock"
+	"skerry/pkg/natsclient"
 	"skerry/pkg/problem"
 	"skerry/pkg/serve"
 	"skerry/replication"
@@ -139,7 +140,9 @@ func New(config Config) (_ *Edge, err error) {
 	if e.operator, err = serve.Listen("--listen-operator", config.OperatorListen); err != nil {
 		return nil, err
 	}
-	if e.conn, err = connect(config); err != nil {
+	// What cannot be sent fails at once: everything here knows how to send again.
+	options := append([]nats.Option{nats.ReconnectBufSize(-1)}, config.NATSOptions...)
+	if e.conn, err = natsclient.Connect("skerry edge "+config.ID, config.NATS, config.Log, options...); err != nil {
 		return nil, err
 	}
 
@@ -184,29 +187,6 @@ func New(config Config) (_ *Edge, err error) {
 	e.ofrep = ofrep.New(e.gate, ofrep.Config{PublicURL: config.PublicURL})
 	e.stream = stream.New(e.gate, e.views, stream.Config{})
 	return e, nil
-}
-
-// connect opens the connection to the streams, which need not be there yet and may come and go.
-func connect(config Config) (*nats.Conn, error) {
-	options := append([]nats.Option{
-		nats.Name("skerry edge " + config.ID),
-		nats.RetryOnFailedConnect(true),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(200 * time.Millisecond),
-		nats.ReconnectJitter(100*time.Millisecond, time.Second),
-		nats.Timeout(2 * time.Second),
-		nats.PingInterval(5 * time.Second),
-		nats.MaxPingsOutstanding(2),
-		nats.ReconnectBufSize(-1), // what cannot be sent fails at once; everything here knows how to send again
-		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
-			config.Log.Warn("streams", "error", err)
-		}),
-	}, config.NATSOptions...)
-	conn, err := nats.Connect(config.NATS, options...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the streams: %w", err)
-	}
-	return conn, nil
 }
 
 // Addr is where everybody is served.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skerry/pkg/id"
+	"skerry/pkg/natsclient"
 	"skerry/pkg/serve"
 	"skerry/replication/down"
 	"skerry/writeplane/access"
@@ -242,15 +244,7 @@ func connectNATS(config Config) (*nats.Conn, error) {
 	if config.NATS == "" {
 		return nil, errors.New("the NATS URL is empty; give --nats-url")
 	}
-	options := append([]nats.Option{
-		nats.Name("skerry writeplane"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
-	}, config.NATSOptions...)
-	conn, err := nats.Connect(config.NATS, options...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %w", err)
-	}
-	return conn, nil
+	return natsclient.Connect("skerry writeplane", config.NATS, slog.Default(), config.NATSOptions...)
 }
 
 // URL is the base address of the API.
