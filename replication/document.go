@@ -9,8 +9,8 @@ import (
 	"hash/crc32"
 )
 
-// Epoch identifies one continuous history of a lane. Positions of different epochs are not to be compared.
-// It is a UUID; the zero value means "none yet".
+// Epoch identifies one continuous history of a lane. Positions of different epochs are
+// not to be compared. It is a UUID; the zero value means "none yet".
 type Epoch [16]byte
 
 // String prints the UUID's usual form.
@@ -22,8 +22,9 @@ func (e Epoch) String() string {
 // TokenLen is a Token's length in bytes.
 const TokenLen = 16
 
-// Token identifies one transaction by random bytes. A position that carries another token than the database's commit
-// at that position belongs to a history which the database no longer has.
+// Token identifies one transaction by random bytes. A position that carries another token
+// than the database's commit at that position belongs to a history which the database no
+// longer has.
 type Token [TokenLen]byte
 
 // Document is what an edge must know about one thing.
@@ -33,9 +34,10 @@ type Document struct {
 	Position Position
 	TxFirst  Position // first position of this transaction in this lane
 	TxLast   Position // last position of this transaction in this lane
-	// Through is the highest position in the lane when the publisher read this document. Positions missing before this
-	// one (their documents have changed again) were superseded at or below it, so a reader who misses some has whole
-	// transactions again once it has read that far. The database does not keep it; the publisher sets it.
+	// Through is the highest position in the lane when the publisher read this document.
+	// Positions missing before this one (their documents have changed again) were
+	// superseded at or below it, so a reader who misses some has whole transactions again
+	// once it has read that far. The database does not keep it; the publisher sets it.
 	Through   Position
 	Commit    Token
 	Epoch     Epoch
@@ -46,12 +48,14 @@ type Document struct {
 // Tombstone tells whether the document says that its thing is gone.
 func (d *Document) Tombstone() bool { return d.Body == nil }
 
-// Marker is the body of a lane's KindEpoch document. It is published last when a stream is filled, so whoever has read
-// it (and everything before it) has the lane's whole state.
+// Marker is the body of a lane's KindEpoch document. It is published last when a
+// stream is filled, so whoever has read it (and everything before it) has the lane's
+// whole state.
 type Marker struct {
 	Epoch string `json:"epoch"`
-	// Floor is the highest position whose tombstone has been purged. A reader whose own position is lower may have
-	// missed a deletion and takes everything anew; revisions are never below it, on any edge.
+	// Floor is the highest position whose tombstone has been purged. A reader whose own
+	// position is lower may have missed a deletion and takes everything anew; revisions
+	// are never below it, on any edge.
 	Floor Position `json:"floor"`
 }
 
@@ -64,7 +68,8 @@ func ParseMarker(body []byte) (Marker, error) {
 	return m, nil
 }
 
-// The envelope, as it lies in a stream's message and in the edge's store. Integers are big-endian.
+// The envelope, as it lies in a stream's message and in the edge's store. Integers are
+// big-endian.
 //
 //	offset  size
 //	     0     1  version, 1

@@ -1,9 +1,11 @@
-// Package replication is what both planes agree on about state on its way down to the edges: documents at positions.
+// Package replication is what both planes agree on about state on its way down to the
+// edges: documents at positions.
 //
-// A [Document] is what an edge must know about one thing: a key, a flag, a survey. The write plane allots it a
-// [Position] in the transaction that changes it, a stream carries it, and the edge stores it. Two lanes of the same
-// mechanism exist so that a halt or a revocation overtakes any backlog of ordinary changes without breaking the order
-// of either.
+// A [Document] is what an edge must know about one thing: a key, a flag, a survey. The
+// write plane allots it a [Position] in the transaction that changes it, a stream
+// carries it, and the edge stores it. Two lanes of the same mechanism exist so that a
+// halt or a revocation overtakes any backlog of ordinary changes without breaking the
+// order of either.
 //
 // Promises, which the publisher and the follower in the package down keep together:
 //
@@ -13,10 +15,12 @@
 //   - Whatever happens to a stream, to a database or to an edge's disk ends in one recovery: a new epoch, or everything
 //     taken anew, beside what is served meanwhile.
 //
-// Not promised: that the two lanes of one transaction appear together (the urgent one usually comes first), and that an
-// edge sees every version of a document (only the newest counts).
+// Not promised: that the two lanes of one transaction appear together (the urgent one
+// usually comes first), and that an edge sees every version of a document (only the
+// newest counts).
 //
-// The package imports neither a database nor a disk engine: down declares the few methods it needs of each.
+// The package imports neither a database nor a disk engine: down declares the few methods
+// it needs of each.
 package replication
 
 import (
@@ -27,10 +31,12 @@ import (
 	"strings"
 )
 
-// MaxBody is the largest body of a document. A mutation that would exceed it is refused (400 too_large).
+// MaxBody is the largest body of a document. A mutation that would exceed it is refused
+// (400 too_large).
 const MaxBody = 512 << 10
 
-// Lane is one of the two independent orders of documents. Each has its own positions, stream and cursor.
+// Lane is one of the two independent orders of documents. Each has its own positions,
+// stream and cursor.
 type Lane uint8
 
 const (
@@ -40,7 +46,8 @@ const (
 	Urgent Lane = 1
 )
 
-// Lanes is how many lanes there are: range over it, in the order in which their rows are locked.
+// Lanes is how many lanes there are: range over it, in the order in which their rows
+// are locked.
 const Lanes Lane = 2
 
 // String is the lane's name in metrics and logs: "normal" or "urgent".
@@ -65,7 +72,8 @@ func (l Lane) Stream() string {
 // Subjects is the subject filter of the lane's stream.
 func (l Lane) Subjects() string { return l.root() + "." + ">" }
 
-// Heartbeat is the (unstored) subject on which the lane's publisher says every second how far it is.
+// Heartbeat is the (unstored) subject on which the lane's publisher says every second how
+// far it is.
 func (l Lane) Heartbeat() string { return "skerry.heartbeat." + l.String() }
 
 // root is the first token of every subject of the lane.
@@ -79,8 +87,9 @@ func (l Lane) root() string {
 // Position orders the documents of a lane. 0 is before the first.
 type Position uint64
 
-// Revision is the pair of highest positions among some set of documents, one of each lane. It identifies the set's
-// content: it never falls and never repeats for other content.
+// Revision is the pair of highest positions among some set of documents, one of
+// each lane. It identifies the set's content: it never falls and never repeats for
+// other content.
 type Revision struct{ Normal, Urgent Position }
 
 // String prints "<normal>.<urgent>".
@@ -132,9 +141,10 @@ const (
 	KindRevoked                     // urgent: overlays its key
 )
 
-// Subject names a document: tokens of [A-Za-z0-9_-] joined by dots, the first being the lane's. Names that people
-// choose (keys of flags, names of cohorts) enter base64url-encoded: a key such as "v1." would otherwise make an empty
-// token, which the stream never acknowledges and which would so hold up everything behind it.
+// Subject names a document: tokens of [A-Za-z0-9_-] joined by dots, the first being the
+// lane's. Names that people choose (keys of flags, names of cohorts) enter
+// base64url-encoded: a key such as "v1." would otherwise make an empty token, which the
+// stream never acknowledges and which would so hold up everything behind it.
 //
 //	state.epoch                              the marker of the normal lane
 //	state.key.<sha256 in hex>
@@ -149,7 +159,8 @@ const (
 //	urgent.revoked.<sha256 in hex>
 //	urgent.<project>.<environment>.halt.<key>
 //
-// Projects are UUIDs and environments are "live" or "test", so no two forms can be taken for each other.
+// Projects are UUIDs and environments are "live" or "test", so no two forms can be taken
+// for each other.
 type Subject string
 
 // EpochSubject names the marker of a lane.
@@ -197,10 +208,12 @@ func HaltSubject(project, env, key string) Subject {
 // RevokedSubject names the revocation that overlays an API key.
 func RevokedSubject(sha256hex string) Subject { return Subject("urgent.revoked." + sha256hex) }
 
-// ProjectPrefix begins every subject of the lane that belongs to a project, its settings excepted.
+// ProjectPrefix begins every subject of the lane that belongs to a project, its settings
+// excepted.
 func ProjectPrefix(l Lane, project string) string { return l.root() + "." + project + "." }
 
-// EnvironmentPrefix begins every subject of the lane that belongs to one environment of a project.
+// EnvironmentPrefix begins every subject of the lane that belongs to one environment of
+// a project.
 func EnvironmentPrefix(l Lane, project, env string) string {
 	return l.root() + "." + project + "." + env + "."
 }
@@ -226,7 +239,8 @@ type Parts struct {
 // ErrSubject means that a text is not a subject which the constructors make.
 var ErrSubject = errors.New("not a subject")
 
-// Parse reads a subject back. It accepts exactly what the constructors make of valid arguments.
+// Parse reads a subject back. It accepts exactly what the constructors make of valid
+// arguments.
 func (s Subject) Parse() (Parts, error) {
 	if len(s) > maxSubject {
 		return Parts{}, fmt.Errorf("%w: %d bytes", ErrSubject, len(s))
@@ -248,8 +262,9 @@ func (s Subject) Parse() (Parts, error) {
 	return p, nil
 }
 
-// Valid tells whether s may travel: whether it is tokens, of a lane, that a stream takes. A newer version may have kinds
-// that Parse does not know; what it has put is carried and stored all the same, and read after the upgrade.
+// Valid tells whether s may travel: whether it is tokens, of a lane, that a stream takes.
+// A newer version may have kinds that Parse does not know; what it has put is carried and
+// stored all the same, and read after the upgrade.
 func (s Subject) Valid() error {
 	root, rest, more := strings.Cut(string(s), ".")
 	if len(s) > maxSubject || !more || root != s.Lane().root() {
@@ -264,7 +279,8 @@ func (s Subject) Valid() error {
 	return nil
 }
 
-// maxSubject bounds a subject: the longest name of 128 characters makes 171 bytes of base64.
+// maxSubject bounds a subject: the longest name of 128 characters makes 171 bytes
+// of base64.
 const maxSubject = 512
 
 func parseTokens(t []string) (Parts, bool) {

@@ -24,14 +24,15 @@ type Cursor struct {
 	Floor    replication.Position // the marker's, as far as known
 }
 
-// Disk is what a follower needs of the edge's disk. Every write is atomic, and what it stores is served at once.
+// Disk is what a follower needs of the edge's disk. Every write is atomic, and what it
+// stores is served at once.
 type Disk interface {
 	// Cursor is the lane's stored cursor; ok is false when the lane has no state.
 	Cursor(lane replication.Lane) (c Cursor, ok bool)
 	// Apply stores whole transactions together with the cursor behind them.
 	Apply(lane replication.Lane, documents []replication.Document, c Cursor) error
-	// Begin opens a new generation of the lane beside the one that is served. An earlier one that was not taken into
-	// service is dropped.
+	// Begin opens a new generation of the lane beside the one that is served. An earlier
+	// one that was not taken into service is dropped.
 	Begin(lane replication.Lane) (Generation, error)
 }
 
@@ -45,10 +46,11 @@ type Generation interface {
 
 // FollowerConfig says how a follower works. Zero values mean the defaults.
 type FollowerConfig struct {
-	// MaxPending bounds the bytes of documents that wait in memory for their transactions to be whole. What needs more
-	// is taken anew, on disk. 0 means 64 MiB.
+	// MaxPending bounds the bytes of documents that wait in memory for their transactions
+	// to be whole. What needs more is taken anew, on disk. 0 means 64 MiB.
 	MaxPending int
-	// Batch is how many documents of waiting transactions are stored at once at most. 0 means 256.
+	// Batch is how many documents of waiting transactions are stored at once at most. 0
+	// means 256.
 	Batch int
 	Log   *slog.Logger // nil means slog.Default()
 }
@@ -123,8 +125,8 @@ func (f *Follower) note(change func(*FollowerStatus)) {
 // errNoServer is why there is no connection when the client does not say it itself.
 var errNoServer = errors.New("no server answers")
 
-// Run follows until ctx ends. Every connect, every fault and every contradiction begins a new session, which compares
-// the disk with the stream before it reads on.
+// Run follows until ctx ends. Every connect, every fault and every contradiction begins a
+// new session, which compares the disk with the stream before it reads on.
 func (f *Follower) Run(ctx context.Context) error {
 	const longest = 2 * time.Second
 	pause := 20 * time.Millisecond
@@ -152,8 +154,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// session reads the stream from where the disk is, or everything anew where that is impossible, until something is
-// amiss or ctx ends.
+// session reads the stream from where the disk is, or everything anew where that is
+// impossible, until something is amiss or ctx ends.
 func (f *Follower) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -199,9 +201,9 @@ func (f *Follower) session(ctx context.Context) error {
 	}
 }
 
-// watch ends the session when the connection was made anew, and when what the publisher says contradicts what the
-// session reads. It is what notices a stream that was deleted and made again: the session would wait for ever for a
-// sequence that lies far ahead.
+// watch ends the session when the connection was made anew, and when what the publisher
+// says contradicts what the session reads. It is what notices a stream that was deleted
+// and made again: the session would wait for ever for a sequence that lies far ahead.
 func (f *Follower) watch(ctx context.Context, r *reader) error {
 	connected := f.conn.StatusChanged(nats.CONNECTED)
 	defer f.conn.RemoveStatusListener(connected)
@@ -236,8 +238,9 @@ func (f *Follower) watch(ctx context.Context, r *reader) error {
 	}
 }
 
-// contradiction compares heartbeats with what a session reads. A heartbeat and the stream travel apart, so one that
-// disagrees may only be early or late: it counts when the next ones disagree likewise.
+// contradiction compares heartbeats with what a session reads. A heartbeat and the stream
+// travel apart, so one that disagrees may only be early or late: it counts when the next
+// ones disagree likewise.
 type contradiction struct {
 	seq     uint64 // read at the last heartbeat
 	foreign int    // heartbeats of another epoch in a row

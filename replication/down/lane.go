@@ -14,7 +14,8 @@ import (
 	"skerry/replication"
 )
 
-// laneWriter publishes one lane while its publisher leads. Only run's goroutine writes the fields under mu.
+// laneWriter publishes one lane while its publisher leads. Only run's goroutine writes
+// the fields under mu.
 type laneWriter struct {
 	publisher *Publisher
 	lane      replication.Lane
@@ -50,7 +51,8 @@ func (l *laneWriter) report(err error) {
 	l.failure = err
 }
 
-// failing is why the lane has failed again and again for so long; nil when it has not. What takes long is no failure.
+// failing is why the lane has failed again and again for so long; nil when it has not.
+// What takes long is no failure.
 func (l *laneWriter) failing(d time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +68,8 @@ func (l *laneWriter) moveTo(epoch replication.Epoch, p replication.Position, seq
 	l.epoch, l.position, l.seq = epoch, p, seq
 }
 
-// run serves the lane until ctx ends. After any fault it judges the stream anew: whatever happened to a publish whose
-// answer was lost, the stream's last message tells.
+// run serves the lane until ctx ends. After any fault it judges the stream anew: whatever
+// happened to a publish whose answer was lost, the stream's last message tells.
 func (l *laneWriter) run(ctx context.Context) {
 	l.report(nil)
 	const longest = 5 * time.Second
@@ -119,7 +121,8 @@ func (l *laneWriter) serve(ctx context.Context) error {
 	}
 }
 
-// takeOver makes the lane's stream continue the database's history, by a new epoch where it does not.
+// takeOver makes the lane's stream continue the database's history, by a new epoch where
+// it does not.
 func (l *laneWriter) takeOver(ctx context.Context) error {
 	l.stored = 0
 	stream, err := l.publisher.js.CreateOrUpdateStream(ctx, StreamConfig(l.lane, l.publisher.config.Replicas))
@@ -199,8 +202,9 @@ func (l *laneWriter) judge(ctx context.Context, head Head) (verdict, error) {
 	return v, nil
 }
 
-// missing says so when the stream has fewer messages than documents were published up to p: a server that finds a part
-// of its file damaged leaves it out. Edges that were there have what it held; new ones would never get it.
+// missing says so when the stream has fewer messages than documents were published up to
+// p: a server that finds a part of its file damaged leaves it out. Edges that were there
+// have what it held; new ones would never get it.
 func (l *laneWriter) missing(ctx context.Context, p replication.Position, messages uint64) (string, error) {
 	documents, err := l.publisher.ledger.Count(ctx, l.lane, p)
 	if err != nil || messages+l.skipped >= documents {
@@ -209,7 +213,8 @@ func (l *laneWriter) missing(ctx context.Context, p replication.Position, messag
 	return fmt.Sprintf("the stream has %d messages for %d documents", messages, documents), nil
 }
 
-// breach names what makes it impossible that the stream continues the head's history; empty when it may.
+// breach names what makes it impossible that the stream continues the head's history;
+// empty when it may.
 func breach(head Head, lastSeq, messages uint64, last replication.Document, found bool) string {
 	switch {
 	case head.Timeline == "":
@@ -217,8 +222,9 @@ func breach(head Head, lastSeq, messages uint64, last replication.Document, foun
 	case head.Timeline != head.Present:
 		return "the database's timeline changed"
 	case head.Unpurged:
-		// Its beginner died before it purged the stream, or this is a copy of the database from just then and the epoch has
-		// long had a history that this database knows nothing of. The two cannot be told apart with certainty.
+		// Its beginner died before it purged the stream, or this is a copy of the
+		// database from just then and the epoch has long had a history that this database
+		// knows nothing of. The two cannot be told apart with certainty.
 		return "a new epoch was begun and not finished"
 	case lastSeq < head.Seq:
 		return "the stream ends before what was published"
@@ -234,9 +240,10 @@ func breach(head Head, lastSeq, messages uint64, last replication.Document, foun
 	return ""
 }
 
-// end reads the stream's state and its last document; found is false when there is none. Every replica of the stream
-// answers for its messages, also one that is a moment behind, as some are when a leader has just gone and the publisher
-// takes over anew. So that the last message is not there is believed only when it is so for a second.
+// end reads the stream's state and its last document; found is false when there is none.
+// Every replica of the stream answers for its messages, also one that is a moment behind,
+// as some are when a leader has just gone and the publisher takes over anew. So that the
+// last message is not there is believed only when it is so for a second.
 func (l *laneWriter) end(ctx context.Context) (state jetstream.StreamState, d replication.Document, found bool, err error) {
 	for tries := 1; ; tries++ {
 		info, err := l.stream.Info(ctx)
@@ -251,7 +258,8 @@ func (l *laneWriter) end(ctx context.Context) (state jetstream.StreamState, d re
 	}
 }
 
-// read fetches one message of the stream; found is false when there is none or it is not a document of the lane.
+// read fetches one message of the stream; found is false when there is none or it is not
+// a document of the lane.
 func (l *laneWriter) read(ctx context.Context, seq uint64) (d replication.Document, found bool, err error) {
 	if seq == 0 {
 		return d, false, nil
@@ -271,8 +279,9 @@ func (l *laneWriter) read(ctx context.Context, seq uint64) (d replication.Docume
 	return d, true, nil
 }
 
-// purge empties the stream, up to the sequence at which it was judged, for a new epoch. Its sequence goes on. A publisher
-// that was paused before this line cannot purge what its successor has published since.
+// purge empties the stream, up to the sequence at which it was judged, for a new epoch.
+// Its sequence goes on. A publisher that was paused before this line cannot purge what
+// its successor has published since.
 func (l *laneWriter) purge(ctx context.Context, head Head, seq uint64) error {
 	if seq > 0 {
 		if err := l.stream.Purge(ctx, jetstream.WithPurgeSequence(seq+1)); err != nil {
@@ -310,14 +319,17 @@ func (l *laneWriter) drain(ctx context.Context) error {
 	}
 }
 
-// send publishes documents in order and stores how far it came. Every publish names the sequence that it expects to
-// follow: if one is refused or lost, so are all later ones, unless somebody else's message has taken its place.
+// send publishes documents in order and stores how far it came. Every publish names the
+// sequence that it expects to follow: if one is refused or lost, so are all later ones,
+// unless somebody else's message has taken its place.
 //
-// Nobody else's may. A publisher that was stopped leaves messages under way, window at most, which expect sequences from
-// the one it had reached. If they came just now, the first of ours would be refused and, with the sequence that theirs
-// have moved on, a later one be stored: what lies between would never be sent. So each of the first window messages
-// after a look at the stream's end awaits its acknowledgement. When they are stored, the stream is past every sequence
-// that anybody's message under way expects, and all but the last few are sent unacknowledged.
+// Nobody else's may. A publisher that was stopped leaves messages under way, window at
+// most, which expect sequences from the one it had reached. If they came just now, the
+// first of ours would be refused and, with the sequence that theirs have moved on, a
+// later one be stored: what lies between would never be sent. So each of the first window
+// messages after a look at the stream's end awaits its acknowledgement. When they are
+// stored, the stream is past every sequence that anybody's message under way expects, and
+// all but the last few are sent unacknowledged.
 func (l *laneWriter) send(ctx context.Context, at LaneStatus, documents []replication.Document) error {
 	for len(documents) > 0 {
 		part := documents[:min(len(documents), window)]
@@ -382,7 +394,8 @@ func await(ctx context.Context, acks []jetstream.PubAckFuture, seq uint64) error
 	return nil
 }
 
-// verify notices that the database under us is another one, that a restore was declared, or that somebody took over.
+// verify notices that the database under us is another one, that a restore was declared,
+// or that somebody took over.
 func (l *laneWriter) verify(ctx context.Context) error {
 	head, err := l.publisher.ledger.Head(ctx, l.lane)
 	if err != nil {
@@ -405,9 +418,9 @@ func (l *laneWriter) verify(ctx context.Context) error {
 	return nil
 }
 
-// sweep looks whether the stream is complete, and purges tombstones that are past their age. First the floor is raised and
-// published, then they are taken out of the stream, then out of the database: killed anywhere in between, the next sweep
-// goes on.
+// sweep looks whether the stream is complete, and purges tombstones that are past their
+// age. First the floor is raised and published, then they are taken out of the stream,
+// then out of the database: killed anywhere in between, the next sweep goes on.
 func (l *laneWriter) sweep(ctx context.Context) error {
 	ledger, at := l.publisher.ledger, l.status()
 	epoch := at.Epoch
@@ -443,8 +456,9 @@ func (l *laneWriter) sweep(ctx context.Context) error {
 	}
 }
 
-// bury takes one tombstone out of the stream: by its sequence, not by its subject, so that a publisher that was paused
-// here cannot take out what its successor has put in its place.
+// bury takes one tombstone out of the stream: by its sequence, not by its subject, so
+// that a publisher that was paused here cannot take out what its successor has put in
+// its place.
 func (l *laneWriter) bury(ctx context.Context, d replication.Document) error {
 	msg, err := l.stream.GetLastMsgForSubject(ctx, string(d.Subject))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {

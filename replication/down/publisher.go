@@ -62,8 +62,8 @@ type Publisher struct {
 // window is how many publishes of a lane may await their acknowledgement.
 const window = 512
 
-// NewPublisher makes a publisher. listen calls wake after every commit that may have put documents, until its context
-// ends; it may miss some, polling makes up for that.
+// NewPublisher makes a publisher. listen calls wake after every commit that may have put
+// documents, until its context ends; it may miss some, polling makes up for that.
 func NewPublisher(conn *nats.Conn, ledger Ledger, leases Leases, listen func(ctx context.Context, wake func()) error, config PublisherConfig) (*Publisher, error) {
 	config = config.withDefaults()
 	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(int(replication.Lanes)*window), jetstream.WithPublishAsyncTimeout(config.Term))
@@ -146,11 +146,12 @@ func (p *Publisher) lead(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// patience is for how many terms all lanes may fail before the lease is given up: another process may reach what this one
-// does not.
+// patience is for how many terms all lanes may fail before the lease is given up: another
+// process may reach what this one does not.
 const patience = 3
 
-// keepLease renews until that fails for most of a term, when it may no longer be ours, or until all lanes have failed for long.
+// keepLease renews until that fails for most of a term, when it may no longer be ours, or
+// until all lanes have failed for long.
 func (p *Publisher) keepLease(ctx context.Context) error {
 	every := p.config.Term / 5
 	last := time.Now()

@@ -13,9 +13,10 @@ import (
 	"skerry/replication"
 )
 
-// reader is one session's way through a stream: either on from the disk's cursor (generation is nil), or everything
-// from the stream's beginning into a new generation, which is taken into service when the epoch's marker has been read
-// and what has been read is whole; from then on it goes on like the other.
+// reader is one session's way through a stream: either on from the disk's cursor
+// (generation is nil), or everything from the stream's beginning into a new generation,
+// which is taken into service when the epoch's marker has been read and what has been
+// read is whole; from then on it goes on like the other.
 type reader struct {
 	follower   *Follower
 	stream     jetstream.Stream
@@ -112,8 +113,9 @@ func (r *reader) readMarker(ctx context.Context) (replication.Marker, replicatio
 	return marker, d.Epoch, err
 }
 
-// next waits for the next message. While whole transactions are pending it does not wait long: the stream's count of
-// what is to come, by which settle hopes for more, may be wrong.
+// next waits for the next message. While whole transactions are pending it does not
+// wait long: the stream's count of what is to come, by which settle hopes for more, may
+// be wrong.
 func (r *reader) next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
 	if r.ready == 0 || r.generation != nil {
 		return messages.Next(jetstream.NextContext(ctx))
@@ -160,7 +162,8 @@ func (r *reader) take(ctx context.Context, msg jetstream.Msg) error {
 	return r.settle(whole, meta.NumPending == 0)
 }
 
-// read takes a document, unless it is older than what has been read, and tells whether all that has been is whole.
+// read takes a document, unless it is older than what has been read, and tells whether
+// all that has been is whole.
 func (r *reader) read(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {
 	if d.Position <= r.fold.at {
 		r.follower.log.Warn("an older position behind a newer one, passed over", "position", d.Position, "after", r.fold.at)
@@ -181,8 +184,8 @@ func (r *reader) keep(d *replication.Document) error {
 		if marker.Epoch != d.Epoch.String() {
 			return fmt.Errorf("marker of epoch %s in epoch %s", marker.Epoch, d.Epoch)
 		}
-		// Tombstones below the floor that the session began with are no loss: their subjects' older versions had left the
-		// stream, or the disk had read past them.
+		// Tombstones below the floor that the session began with are no loss: their
+		// subjects' older versions had left the stream, or the disk had read past them.
 		if marker.Floor > r.floor && r.fold.missed(d.Position, marker.Floor) {
 			r.follower.anew = true
 			return fmt.Errorf("deletions up to position %d were purged while the edge read them", marker.Floor)
@@ -203,8 +206,9 @@ func (r *reader) lastSeq(ctx context.Context) (uint64, error) {
 	return info.State.LastSeq, nil
 }
 
-// settle stores what is whole, as soon as nothing more is to be had at once or enough has come together. whole says that
-// all of pending is; idle, that the stream has no more for now.
+// settle stores what is whole, as soon as nothing more is to be had at once or enough
+// has come together. whole says that all of pending is; idle, that the stream has no
+// more for now.
 func (r *reader) settle(whole, idle bool) error {
 	f := r.follower
 	enough := len(r.pending) >= f.config.Batch || r.bytes > 1<<20
@@ -225,7 +229,8 @@ func (r *reader) settle(whole, idle bool) error {
 	return nil
 }
 
-// settleAnew stores documents in the new generation, whole or not, and serves it as soon as it is whole.
+// settleAnew stores documents in the new generation, whole or not, and serves it as soon
+// as it is whole.
 func (r *reader) settleAnew(whole, enough bool) error {
 	complete := r.marked && whole
 	if complete || enough {

@@ -28,8 +28,9 @@ type Counters interface {
 	Counts() []Count
 }
 
-// Meter knows what projects have used of their monthly quotas: the centre's total, with this edge's own part in it
-// replaced by what this edge has counted by now. It is safe for use by several goroutines.
+// Meter knows what projects have used of their monthly quotas: the centre's total, with
+// this edge's own part in it replaced by what this edge has counted by now. It is safe
+// for use by several goroutines.
 type Meter struct {
 	edge     string
 	counters Counters
@@ -46,7 +47,8 @@ type calls struct {
 }
 
 const (
-	// storeEvery bounds the handshakes that a crash makes uncounted. Events are counted as they are stored.
+	// storeEvery bounds the handshakes that a crash makes uncounted. Events are counted
+	// as they are stored.
 	storeEvery = time.Second
 	// reportAllEvery repeats reports that were lost.
 	reportAllEvery = 30 * time.Second
@@ -60,8 +62,8 @@ func NewMeter(edge string, counters Counters, now func() time.Time) *Meter {
 	return &Meter{edge: edge, counters: counters, now: now, calls: map[string]*calls{}}
 }
 
-// Used is how much a project has used in the month of now (UTC), as far as this edge knows. A project that is no UUID has
-// used nothing.
+// Used is how much a project has used in the month of now (UTC), as far as this edge
+// knows. A project that is no UUID has used nothing.
 func (m *Meter) Used(now time.Time, project string, metric Metric, central *state.Usage) int64 {
 	c := m.callsOf(project)
 	if c == nil {
@@ -113,8 +115,9 @@ func (m *Meter) callsOf(project string) *calls {
 	return c
 }
 
-// isMonth tells whether a text in monthForm names the month of t (UTC). It is asked at every request, and formatting t for
-// it took more time than everything else that a request costs in this package.
+// isMonth tells whether a text in monthForm names the month of t (UTC). It is asked at
+// every request, and formatting t for it took more time than everything else that a
+// request costs in this package.
 func isMonth(text string, t time.Time) bool {
 	if len(text) != len(monthForm) || text[4] != '-' {
 		return false
@@ -135,7 +138,8 @@ func number(text string) int {
 	return n
 }
 
-// Run stores what was counted and reports it over the connection until ctx ends; at the end it stores once more.
+// Run stores what was counted and reports it over the connection until ctx ends; at the
+// end it stores once more.
 func (m *Meter) Run(ctx context.Context, nc *nats.Conn) error {
 	told := map[countKey]uint64{}
 	tick := time.NewTicker(storeEvery)

@@ -39,7 +39,8 @@ func parseMetric(s string) (Metric, bool) {
 	return 0, false
 }
 
-// Count is how much one edge ever counted of a metric for a project in a month. It only grows.
+// Count is how much one edge ever counted of a metric for a project in a month. It
+// only grows.
 type Count struct {
 	Project [16]byte
 	Month   time.Time // its first instant, UTC
@@ -47,12 +48,14 @@ type Count struct {
 	Value   uint64
 }
 
-// Report is what an edge says of its counters. Values are totals, so that a report that comes twice, late or never
-// does no harm: per source, project, month and metric the highest counts.
+// Report is what an edge says of its counters. Values are totals, so that a report that
+// comes twice, late or never does no harm: per source, project, month and metric the
+// highest counts.
 type Report struct {
 	Edge string
-	// Source is the edge's store: its id, and behind a dot that of its disk. An edge that lost its disk begins at 0
-	// under a new source, and what it had counted before still stands under the old.
+	// Source is the edge's store: its id, and behind a dot that of its disk. An edge that
+	// lost its disk begins at 0 under a new source, and what it had counted before still
+	// stands under the old.
 	Source string
 	Counts []Count
 }
@@ -65,7 +68,8 @@ func ReportSubject(edge string) string { return "tally.usage." + edge }
 
 const monthForm = "2006-01"
 
-// The wire form: {"edge":"e1","source":"e1.9f86d081","counts":[{"project":"…","month":"2026-01","metric":"events","value":7}]}
+// The wire form:
+// {"edge":"e1","source":"e1.9f86d081","counts":[{"project":"…","month":"2026-01","metric":"events","value":7}]}
 type wireReport struct {
 	Edge   string      `json:"edge"`
 	Source string      `json:"source"`

@@ -1,14 +1,17 @@
-// Package tally counts across edges: requests of the present minute, and what projects use in a month.
+// Package tally counts across edges: requests of the present minute, and what projects
+// use in a month.
 //
-// Rate limits. Each edge counts what it admits in fixed minutes and tells the others, who add it to their own. It
-// promises: one edge alone admits exactly the limit and never fewer; several edges together admit at most a tenth over
-// it when the requests come over ten seconds or more; memory is bounded whatever keys are tried; without a connection
-// each edge counts for itself. It does not promise to share a burst of milliseconds: what comes at several edges before
-// word can pass between them, each admits by its own count.
+// Rate limits. Each edge counts what it admits in fixed minutes and tells the others, who
+// add it to their own. It promises: one edge alone admits exactly the limit and never
+// fewer; several edges together admit at most a tenth over it when the requests come over
+// ten seconds or more; memory is bounded whatever keys are tried; without a connection
+// each edge counts for itself. It does not promise to share a burst of milliseconds: what
+// comes at several edges before word can pass between them, each admits by its own count.
 //
-// Usage. Monthly counters per project live in the edge's store, only grow, and are reported as totals; so a report that
-// is lost, late or doubled does no harm. How far a quota can be overshot: by what the other edges admit between
-// counting and the arrival of the next total, a few seconds' worth.
+// Usage. Monthly counters per project live in the edge's store, only grow, and are
+// reported as totals; so a report that is lost, late or doubled does no harm. How far a
+// quota can be overshot: by what the other edges admit between counting and the arrival
+// of the next total, a few seconds' worth.
 package tally
 
 import (
@@ -26,14 +29,16 @@ import (
 
 // # Message
 //
-// On subject tally.rate, at most every tenth of a second per edge, and at once when a counter moves fast. Little endian.
+// On subject tally.rate, at most every tenth of a second per edge, and at once when a
+// counter moves fast. Little endian.
 //
 //	+-----+--------+---------+--------+-----------------------------------------
 //	| ver | len e  | edge    | minute | one or more of
 //	|  1  | u8     | e bytes | u32    |   scope 16 bytes, limit u8, admitted u32
 //	+-----+--------+---------+--------+-----------------------------------------
 //
-// minute counts since 1970; admitted is the edge's own total of that minute, so a lost message costs only time.
+// minute counts since 1970; admitted is the edge's own total of that minute, so a lost
+// message costs only time.
 const (
 	rateSubject   = "tally.rate"
 	rateVersion   = 1
@@ -46,7 +51,8 @@ const (
 type LimiterConfig struct {
 	// Edge is the edge's id, different from all others.
 	Edge string
-	// MaxScopes bounds how many keys and addresses are counted at once; 0 means 131,072 (about 16 MB).
+	// MaxScopes bounds how many keys and addresses are counted at once; 0 means 131,072
+	// (about 16 MB).
 	MaxScopes int
 	// ShareEvery is how often counts are told to the others; 0 means 100 ms.
 	ShareEvery time.Duration
@@ -77,7 +83,8 @@ type Limiter struct {
 	evicts atomic.Uint64
 }
 
-// shard is a part of the counters. The minute's and the next one's: another edge's clock may be ahead.
+// shard is a part of the counters. The minute's and the next one's: another edge's clock
+// may be ahead.
 type shard struct {
 	mu     sync.Mutex
 	minute [2]uint32
@@ -103,7 +110,8 @@ type peerCount struct {
 	count uint32
 }
 
-// NewLimiter returns a Limiter that counts for itself until Run connects it with the others.
+// NewLimiter returns a Limiter that counts for itself until Run connects it with
+// the others.
 func NewLimiter(cfg LimiterConfig) (*Limiter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -122,8 +130,9 @@ func NewLimiter(cfg LimiterConfig) (*Limiter, error) {
 
 func minuteOf(t time.Time) uint32 { return uint32(t.Unix() / 60) }
 
-// Allow counts one request that came at a time, under a limit's number and a scope (the hash of a key or an address), if it
-// is within perMinute, and tells whether it is. Requests that are refused do not count.
+// Allow counts one request that came at a time, under a limit's number and a scope (the
+// hash of a key or an address), if it is within perMinute, and tells whether it is.
+// Requests that are refused do not count.
 func (l *Limiter) Allow(at time.Time, limit uint8, hash [32]byte, perMinute int) bool {
 	s := scope{hash: [16]byte(hash[:16]), limit: limit}
 	sh := &l.shards[hash[0]%shards]
@@ -135,7 +144,8 @@ func (l *Limiter) Allow(at time.Time, limit uint8, hash [32]byte, perMinute int)
 		return false
 	}
 	c.own++
-	// A hundredth of the limit is not worth telling: with random keys, which stay below it, no edge bothers another.
+	// A hundredth of the limit is not worth telling: with random keys, which stay below
+	// it, no edge bothers another.
 	fresh := int64(c.own - c.told)
 	if !c.queued && int64(c.own)*100 >= int64(perMinute) {
 		c.queued = true
@@ -170,8 +180,9 @@ func (l *Limiter) countLocked(sh *shard, minute uint32, s scope) *count {
 	return c
 }
 
-// evictLocked makes room by forgetting the lowest of a few random counters: random keys are counted once or twice, so
-// it hardly ever meets a real one, and a real one that is forgotten only starts anew.
+// evictLocked makes room by forgetting the lowest of a few random counters: random keys
+// are counted once or twice, so it hardly ever meets a real one, and a real one that is
+// forgotten only starts anew.
 func (l *Limiter) evictLocked(counts map[scope]*count) {
 	const tries = 8
 	var lowest scope
@@ -280,8 +291,8 @@ func (c *count) heard(edge string, total uint32) {
 	c.others = min(c.others+total, most)
 }
 
-// Run shares counts over the connection until ctx ends. The connection stays the caller's; while it is down, the edge
-// counts for itself.
+// Run shares counts over the connection until ctx ends. The connection stays the
+// caller's; while it is down, the edge counts for itself.
 func (l *Limiter) Run(ctx context.Context, nc *nats.Conn) error {
 	sub, err := nc.Subscribe(rateSubject, func(m *nats.Msg) {
 		if err := l.hear(m.Data); err != nil {
@@ -303,7 +314,8 @@ func (l *Limiter) Run(ctx context.Context, nc *nats.Conn) error {
 	return nil
 }
 
-// share tells the others what is new, every ShareEvery and at once when a counter moves fast.
+// share tells the others what is new, every ShareEvery and at once when a counter
+// moves fast.
 func (l *Limiter) share(ctx context.Context, publish func([]byte)) {
 	tick := time.NewTicker(l.cfg.ShareEvery)
 	defer tick.Stop()

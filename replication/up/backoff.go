@@ -10,7 +10,8 @@ const (
 	backoffMax = 2 * time.Second
 )
 
-// backoff spaces tries: 50 ms, doubled up to 2 s, each ±25% so that many edges do not come back in step.
+// backoff spaces tries: 50 ms, doubled up to 2 s, each ±25% so that many edges do not
+// come back in step.
 type backoff struct {
 	pause time.Duration
 	until time.Time

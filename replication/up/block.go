@@ -22,7 +22,8 @@ type BlockWriter struct {
 	count uint32
 }
 
-// Reset starts a block; First and Count of h are ignored: the log numbers blocks when it commits them.
+// Reset starts a block; First and Count of h are ignored: the log numbers blocks when it
+// commits them.
 func (w *BlockWriter) Reset(h Header) {
 	if len(h.RequestID) > MaxRequestIDBytes {
 		h.RequestID = h.RequestID[:MaxRequestIDBytes]
@@ -48,7 +49,8 @@ func (w *BlockWriter) Count() uint32 { return w.count }
 // Len is how many bytes the block has so far.
 func (w *BlockWriter) Len() int { return len(w.buf) }
 
-// Bytes is the finished block, without a first number (see SetFirst). It is valid until the next Reset.
+// Bytes is the finished block, without a first number (see SetFirst). It is valid until
+// the next Reset.
 func (w *BlockWriter) Bytes() []byte {
 	binary.LittleEndian.PutUint32(w.buf, uint32(len(w.buf)-4))
 	binary.LittleEndian.PutUint32(w.buf[16:], w.count)
@@ -64,8 +66,8 @@ type Block struct {
 	ops []byte
 }
 
-// DecodeBlock decodes the first block in src and returns what follows it. The block points into src. The operations
-// are checked when they are read.
+// DecodeBlock decodes the first block in src and returns what follows it. The block
+// points into src. The operations are checked when they are read.
 func DecodeBlock(src []byte) (b Block, rest []byte, err error) {
 	if len(src) < blockHeaderBytes {
 		return b, nil, corrupt("block header cut off")

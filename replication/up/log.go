@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// Log is the edge's log of accepted operations, as the shipper needs it. It is implemented on the edge's disk.
-// All methods are safe for use by several goroutines.
+// Log is the edge's log of accepted operations, as the shipper needs it. It is
+// implemented on the edge's disk. All methods are safe for use by several goroutines.
 type Log interface {
-	// Pending lists, oldest first, the incarnations that hold operations of the lane which are not yet stored. A
-	// shipper drains them in this order: it starts an incarnation only when the one before is stored to its end.
+	// Pending lists, oldest first, the incarnations that hold operations of the lane
+	// which are not yet stored. A shipper drains them in this order: it starts an
+	// incarnation only when the one before is stored to its end.
 	Pending(lane Lane) []Incarnation
 	// Read returns whole blocks of (incarnation, lane), the first being the one that holds number from, until budget
 	// bytes are reached; at least one block, however large. ok is false when there is nothing at from yet. Data is the
@@ -18,8 +19,9 @@ type Log interface {
 	// An operation over MaxInlineBytes is uploaded in its turn, so Read can take as long as that does, and fail with it.
 	// It begins a batch.
 	Read(ctx context.Context, in Incarnation, lane Lane, from uint64, budget int) (b Batch, ok bool, err error)
-	// Stored frees everything of (incarnation, lane) below and including the watermark, sooner or later; until then it can
-	// be read. A watermark that is older than a former one, or of an unknown incarnation, changes nothing.
+	// Stored frees everything of (incarnation, lane) below and including the watermark,
+	// sooner or later; until then it can be read. A watermark that is older than a former
+	// one, or of an unknown incarnation, changes nothing.
 	Stored(in Incarnation, lane Lane, watermark uint64) error
 	// Appended returns a channel that is closed at the next append to the lane.
 	Appended(lane Lane) <-chan struct{}
@@ -27,8 +29,8 @@ type Log interface {
 	Totals() []Totals
 }
 
-// Totals is the state of one lane of an edge's log. Received − Pending is what the centre confirmed as stored,
-// duplicate, erased or dead.
+// Totals is the state of one lane of an edge's log. Received − Pending is what the centre
+// confirmed as stored, duplicate, erased or dead.
 type Totals struct {
 	Lane         Lane
 	Log          string // names the log: what an edge accepts on another disk is counted from 0

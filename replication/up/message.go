@@ -8,7 +8,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Batch is what one message carries: whole blocks of one incarnation and lane, covering [First, First+Count).
+// Batch is what one message carries: whole blocks of one incarnation and lane, covering
+// [First, First+Count).
 type Batch struct {
 	Incarnation Incarnation
 	Lane        Lane
@@ -21,7 +22,8 @@ type Batch struct {
 // End is the number after the batch's last operation.
 func (b *Batch) End() uint64 { return b.First + uint64(b.Count) }
 
-// Blocks decodes the batch's blocks and checks that they are what the header says: one lane, no gaps.
+// Blocks decodes the batch's blocks and checks that they are what the header says: one
+// lane, no gaps.
 func (b *Batch) Blocks() ([]Block, error) {
 	var blocks []Block
 	next := b.First
@@ -41,8 +43,8 @@ func (b *Batch) Blocks() ([]Block, error) {
 	return blocks, nil
 }
 
-// weight is how many bytes the store has to handle for the batch, with a payload that lies in the blob store. There is one
-// at most, in front: see Log.Read.
+// weight is how many bytes the store has to handle for the batch, with a payload that
+// lies in the blob store. There is one at most, in front: see Log.Read.
 func (b *Batch) weight() int64 {
 	n := int64(len(b.Data))
 	block, _, err := DecodeBlock(b.Data)
@@ -69,11 +71,13 @@ func NewPacker() (*Packer, error) {
 	return &Packer{enc: enc}, nil
 }
 
-// PackBudget is how many bytes of blocks a shipper should read for one message: whatever they hold, the message then
-// fits. A single block may be larger; Pack cuts it into parts.
+// PackBudget is how many bytes of blocks a shipper should read for one message:
+// whatever they hold, the message then fits. A single block may be larger; Pack cuts it
+// into parts.
 const PackBudget = MaxMessageBytes - 16<<10
 
-// Pack encodes the batch as one message, or as several parts to be sent one behind the other when it does not fit.
+// Pack encodes the batch as one message, or as several parts to be sent one behind the
+// other when it does not fit.
 func (p *Packer) Pack(b *Batch) ([][]byte, error) {
 	if len(b.Data) == 0 || len(b.Data) > MaxRawBytes || b.Count == 0 {
 		return nil, fmt.Errorf("pack %d bytes with %d operations: out of bounds", len(b.Data), b.Count)
@@ -104,12 +108,13 @@ func (p *Packer) Pack(b *Batch) ([][]byte, error) {
 	return messages, nil
 }
 
-// ErrOutOfTurn reports a part that does not follow the part before it. Nothing is lost: the receiver drops it and asks
-// for the batch again, as for any gap.
+// ErrOutOfTurn reports a part that does not follow the part before it. Nothing is lost:
+// the receiver drops it and asks for the batch again, as for any gap.
 var ErrOutOfTurn = errors.New("part of a message out of turn")
 
-// Unpacker turns the messages of one edge and lane back into batches. It holds the parts of at most one batch, so at
-// most MaxRawBytes. It is not safe for use by several goroutines.
+// Unpacker turns the messages of one edge and lane back into batches. It holds the parts
+// of at most one batch, so at most MaxRawBytes. It is not safe for use by several
+// goroutines.
 type Unpacker struct {
 	dec     *zstd.Decoder
 	pending messageHeader
@@ -117,7 +122,8 @@ type Unpacker struct {
 	frame   []byte
 }
 
-// NewUnpacker returns an Unpacker that never decompresses a message to more than MaxRawBytes.
+// NewUnpacker returns an Unpacker that never decompresses a message to more than
+// MaxRawBytes.
 func NewUnpacker() (*Unpacker, error) {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxRawBytes), zstd.WithDecoderLowmem(true))
 	if err != nil {
@@ -166,8 +172,9 @@ func decodeMessageHeader(m []byte) (h messageHeader, err error) {
 	return h, nil
 }
 
-// Add takes the next message. When it completes a batch, ok is true; Batch.Data is the caller's to keep. A part in the
-// middle gives ok=false and no error. After any error the pending parts are gone.
+// Add takes the next message. When it completes a batch, ok is true; Batch.Data is the
+// caller's to keep. A part in the middle gives ok=false and no error. After any error the
+// pending parts are gone.
 func (u *Unpacker) Add(m []byte) (b Batch, ok bool, err error) {
 	h, err := decodeMessageHeader(m)
 	if err != nil {

@@ -15,13 +15,16 @@ type Reference struct {
 	Properties, DefaultProperties Span
 }
 
-// Operation is one decoded operation of any lane; fields of other lanes are zero. The slices point into the block
-// they were decoded from. A nil slice of an optional member means that it was absent.
+// Operation is one decoded operation of any lane; fields of other lanes are zero. The
+// slices point into the block they were decoded from. A nil slice of an optional member
+// means that it was absent.
 type Operation struct {
-	// Unstorable is not 0 when the operation belongs to the dead letters: then only DistinctID (where the lane has
-	// one), ID (crash) and Raw, the payload as sent, or Ref are set.
+	// Unstorable is not 0 when the operation belongs to the dead letters: then only
+	// DistinctID (where the lane has one), ID (crash) and Raw, the payload as sent, or
+	// Ref are set.
 	Unstorable Reason
-	// Ref is not nil when the payload is in the blob store: then Properties, DefaultProperties and Raw are nil.
+	// Ref is not nil when the payload is in the blob store: then Properties,
+	// DefaultProperties and Raw are nil.
 	Ref *Reference
 
 	EventName, DistinctID        []byte
@@ -48,7 +51,8 @@ const (
 // AppendOperation encodes op behind dst.
 func AppendOperation(dst []byte, lane Lane, op *Operation) []byte {
 	start := len(dst)
-	// The size goes in front as a uvarint whose length depends on it: room for the usual two bytes, moved when wrong.
+	// The size goes in front as a uvarint whose length depends on it: room for the usual
+	// two bytes, moved when wrong.
 	dst = append(dst, 0, 0)
 	dst = appendFields(dst, lane, op)
 	size := len(dst) - start - 2
@@ -163,8 +167,8 @@ func uvarintLen(v uint64) int {
 	return n
 }
 
-// DecodeOperation decodes the first operation in src into op and returns what follows it. It allocates only for a
-// reference; op's slices point into src.
+// DecodeOperation decodes the first operation in src into op and returns what follows it.
+// It allocates only for a reference; op's slices point into src.
 func DecodeOperation(src []byte, lane Lane, op *Operation) (rest []byte, err error) {
 	*op = Operation{}
 	r := fields{b: src}

@@ -17,9 +17,10 @@ import (
 
 // # Payloads
 //
-// A payload over MaxInlineBytes goes to the write plane over HTTP, in its turn. The edge first asks for leave over its own
-// connection to the streams, where nobody else can speak for it: on ingest.grant.<edge>, JSON, see GrantRequest. The answer
-// is a token for this one object, which the edge then sends with
+// A payload over MaxInlineBytes goes to the write plane over HTTP, in its turn. The edge
+// first asks for leave over its own connection to the streams, where nobody else can
+// speak for it: on ingest.grant.<edge>, JSON, see GrantRequest. The answer is a token for
+// this one object, which the edge then sends with
 //
 //	PUT <write plane>/internal/v1/ingest/payloads/<key>      Authorization: Bearer <token>
 //
@@ -50,7 +51,8 @@ type GrantReply struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Uploader puts payloads into the centre's blob store. It is safe for use by several goroutines.
+// Uploader puts payloads into the centre's blob store. It is safe for use by several
+// goroutines.
 type Uploader struct {
 	edge string
 	base string
@@ -66,7 +68,8 @@ const (
 	answerTimeout = time.Minute
 )
 
-// NewUploader returns an Uploader to the write plane at the base URL. The connection stays the caller's.
+// NewUploader returns an Uploader to the write plane at the base URL. The connection
+// stays the caller's.
 func NewUploader(edge, writePlane string, nc *nats.Conn) (*Uploader, error) {
 	base, err := url.Parse(writePlane)
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
@@ -81,8 +84,9 @@ func NewUploader(edge, writePlane string, nc *nats.Conn) (*Uploader, error) {
 // Close lets go of idle connections.
 func (u *Uploader) Close() { u.http.CloseIdleConnections() }
 
-// Upload puts size bytes of r, whose SHA-256 is sum, under the key. A write plane that stops taking them gives a fault:
-// the lane waits here, and behind the same address another process may be alive.
+// Upload puts size bytes of r, whose SHA-256 is sum, under the key. A write plane that
+// stops taking them gives a fault: the lane waits here, and behind the same address
+// another process may be alive.
 func (u *Uploader) Upload(ctx context.Context, key string, size int64, sum [32]byte, r io.Reader) error {
 	token, err := u.grant(ctx, GrantRequest{Key: key, Size: size, SHA256: hex.EncodeToString(sum[:])})
 	if err != nil {
@@ -116,8 +120,8 @@ func (u *Uploader) Upload(ctx context.Context, key string, size int64, sum [32]b
 	return nil
 }
 
-// pacer yields r and puts the timer off each time it is asked for more. Behind the end it is the client's own timeout
-// that waits for the answer.
+// pacer yields r and puts the timer off each time it is asked for more. Behind the end it
+// is the client's own timeout that waits for the answer.
 type pacer struct {
 	r     io.Reader
 	stall time.Duration

@@ -17,14 +17,17 @@ import (
 
 // Sink is the store at the centre, as the receiver needs it.
 type Sink interface {
-	// Store takes batches of one edge, lane and incarnation in one transaction, in order, each operation once: what is
-	// stored already is skipped. It stops before the first batch that leaves a gap or cannot be decoded. An error means
-	// that nothing was taken and that the store is to blame, never the batches.
+	// Store takes batches of one edge, lane and incarnation in one transaction, in order,
+	// each operation once: what is stored already is skipped. It stops before the first
+	// batch that leaves a gap or cannot be decoded. An error means that nothing was taken
+	// and that the store is to blame, never the batches.
 	Store(ctx context.Context, edge string, batches []Batch) (Outcome, error)
-	// Stored is the watermark of one incarnation's lane: all up to it is stored. 0 when nothing is.
+	// Stored is the watermark of one incarnation's lane: all up to it is stored. 0 when
+	// nothing is.
 	Stored(ctx context.Context, edge string, lane Lane, in Incarnation) (uint64, error)
-	// Lost notes that those of the numbers up to through that are missing will never come: their edge has freed them. An
-	// edge frees only what was stored, so the store must have been restored to an earlier time.
+	// Lost notes that those of the numbers up to through that are missing will never
+	// come: their edge has freed them. An edge frees only what was stored, so the store
+	// must have been restored to an earlier time.
 	Lost(ctx context.Context, edge string, lane Lane, in Incarnation, through uint64) error
 	// Report keeps what an edge says of its log.
 	Report(ctx context.Context, edge string, totals []Totals) error
@@ -32,15 +35,16 @@ type Sink interface {
 
 // Outcome is what Store did.
 type Outcome struct {
-	// Taken is how many of the batches are done with; fewer than all means that what follows Stored is missing.
+	// Taken is how many of the batches are done with; fewer than all means that what
+	// follows Stored is missing.
 	Taken int
-	// Stored is the watermark now. It can be lower than the end of what was taken, when a gap that was given up for
-	// lost is open behind it.
+	// Stored is the watermark now. It can be lower than the end of what was taken, when a
+	// gap that was given up for lost is open behind it.
 	Stored uint64
 }
 
-// Leases give an edge to one receiver at a time. (They only save work: if two ever work on the same edge, the sink's lock
-// on the cursor keeps the store correct.)
+// Leases give an edge to one receiver at a time. (They only save work: if two ever work
+// on the same edge, the sink's lock on the cursor keeps the store correct.)
 type Leases interface {
 	// Acquire takes or renews a lease for a term; false: another holds it.
 	Acquire(ctx context.Context, name string, term time.Duration) (bool, error)
@@ -53,8 +57,8 @@ type ReceiverConfig struct {
 	Streams StreamLimits
 	// Term is how long a lease lasts without renewal. 0 means 10 s.
 	Term time.Duration
-	// Stores is how many transactions may run at once, over all edges and lanes but the aliases', which have room of
-	// their own. 0 means 4. Each holds up to 24 MiB.
+	// Stores is how many transactions may run at once, over all edges and lanes but the
+	// aliases', which have room of their own. 0 means 4. Each holds up to 24 MiB.
 	Stores int
 }
 
@@ -80,15 +84,17 @@ const (
 	tickEvery     = time.Second
 	// forgetAfter is how long a silent edge without messages keeps its workers.
 	forgetAfter = 10 * time.Minute
-	// aliveFor is how long after its last hello an edge is believed to be able to send again what is missing.
+	// aliveFor is how long after its last hello an edge is believed to be able to send
+	// again what is missing.
 	aliveFor = 15 * time.Second
 )
 
 // Receiver takes what edges send and hands it to the sink, lane by lane in order.
 //
-// It works on an edge while it holds the edge's lease. A message that leaves a gap is dropped when the edge is alive,
-// because it will come again behind what is missing; of an edge that is silent it is kept, and the lane stands still
-// until the edge is back or has been retired. When the sink fails, the lane starts anew from what the stream still
+// It works on an edge while it holds the edge's lease. A message that leaves a gap is
+// dropped when the edge is alive, because it will come again behind what is missing; of
+// an edge that is silent it is kept, and the lane stands still until the edge is back or
+// has been retired. When the sink fails, the lane starts anew from what the stream still
 // holds: there is no other recovery.
 type Receiver struct {
 	config ReceiverConfig
@@ -98,7 +104,8 @@ type Receiver struct {
 	js     jetstream.JetStream
 	room   chan struct{} // a slot per transaction
 	quick  chan struct{} // the alias lanes' own
-	// adjusted: the streams were brought to the configured limits. Run's goroutine alone uses it.
+	// adjusted: the streams were brought to the configured limits. Run's goroutine
+	// alone uses it.
 	adjusted bool
 
 	mu    sync.Mutex
@@ -165,7 +172,8 @@ func (r *Receiver) greeted(m *nats.Msg, start func(*edge)) {
 	r.edge(id, start).hear(h, time.Now())
 }
 
-// look makes sure that the streams are there, and finds edges that are silent and have left messages.
+// look makes sure that the streams are there, and finds edges that are silent and have
+// left messages.
 func (r *Receiver) look(ctx context.Context, start func(*edge)) error {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
@@ -317,7 +325,8 @@ func (r *Receiver) own(ctx context.Context, e *edge) {
 		case <-ctx.Done():
 			return
 		case <-e.greeted:
-			// What the edge says is kept for the books, at most once a second and never in the lanes' way.
+			// What the edge says is kept for the books, at most once a second and never
+			// in the lanes' way.
 			if time.Since(reported) < tickEvery*3/4 {
 				continue
 			}
@@ -330,7 +339,8 @@ func (r *Receiver) own(ctx context.Context, e *edge) {
 			cancel()
 			reached(err)
 		case <-renew.C:
-			// An error keeps the lanes: without the database nobody else can take them either.
+			// An error keeps the lanes: without the database nobody else can take
+			// them either.
 			held, err := r.leases.Acquire(ctx, LeaseName(e.id), r.config.Term)
 			if err == nil && !held {
 				return

@@ -11,7 +11,8 @@ type edge struct {
 	id      string
 	gone    chan struct{}
 	greeted chan struct{} // one slot: hello is new
-	// returns counts how often the store was away: another one may have taken its place, which has come less far.
+	// returns counts how often the store was away: another one may have taken its place,
+	// which has come less far.
 	returns atomic.Uint64
 
 	mu        sync.Mutex

@@ -13,19 +13,23 @@ import (
 )
 
 const (
-	// gatherBytes and gatherCount bound one transaction: long enough to pay for itself, short enough that an alias,
-	// which waits for the transactions before it, is visible within its two seconds.
+	// gatherBytes and gatherCount bound one transaction: long enough to pay for itself,
+	// short enough that an alias, which waits for the transactions before it, is visible
+	// within its two seconds.
 	gatherBytes = 16 << 20
 	gatherCount = 20_000
-	// prefetch is how many messages of a lane may wait in memory; of usual events, some 100 KiB each.
+	// prefetch is how many messages of a lane may wait in memory; of usual events, some
+	// 100 KiB each.
 	prefetch = 32
 	// fetchFor is how long one request for messages stands.
 	fetchFor = 3 * time.Second
-	// lostAfter is how long what the edge has sent may neither be stored nor come: then it was lost on its way to us,
-	// and the stream would offer it again only after ackWait.
+	// lostAfter is how long what the edge has sent may neither be stored nor come:
+	// then it was lost on its way to us, and the stream would offer it again only
+	// after ackWait.
 	lostAfter = 3 * time.Second
-	// ackWait is how long the stream waits before it offers an unacknowledged message again. Nothing depends on it:
-	// a lane in trouble starts anew, and a repetition is skipped.
+	// ackWait is how long the stream waits before it offers an unacknowledged message
+	// again. Nothing depends on it: a lane in trouble starts anew, and a repetition
+	// is skipped.
 	ackWait = 2 * time.Minute
 )
 
@@ -85,7 +89,8 @@ func (l *laneReceiver) run(ctx context.Context) {
 	}
 }
 
-// consume opens the lane at the oldest message that the stream holds and works until something fails.
+// consume opens the lane at the oldest message that the stream holds and works until
+// something fails.
 func (l *laneReceiver) consume(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -109,7 +114,8 @@ func (l *laneReceiver) consume(ctx context.Context) error {
 	return err
 }
 
-// open makes the lane's consumer anew, so that it begins with the oldest message whatever a former owner was handed.
+// open makes the lane's consumer anew, so that it begins with the oldest message whatever
+// a former owner was handed.
 func (l *laneReceiver) open(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
@@ -128,8 +134,9 @@ func (l *laneReceiver) open(ctx context.Context) (jetstream.Consumer, error) {
 	return consumer, nil
 }
 
-// feed asks for some messages at a time. The client's own iterator is not used: while the store is away it keeps
-// hearing heartbeats, and drops messages when they have filled its buffer.
+// feed asks for some messages at a time. The client's own iterator is not used: while
+// the store is away it keeps hearing heartbeats, and drops messages when they have
+// filled its buffer.
 func (l *laneReceiver) feed(ctx context.Context, consumer jetstream.Consumer) error {
 	for ctx.Err() == nil {
 		if err := l.fetch(ctx, consumer); err != nil {
@@ -208,7 +215,8 @@ func (l *laneReceiver) gather() error {
 				return err
 			}
 		case <-time.After(time.Millisecond):
-			// The iterator hands out one message at a time: the next is a moment away, or there is none.
+			// The iterator hands out one message at a time: the next is a moment away, or
+			// there is none.
 			return nil
 		}
 		if len(l.queue) > before {
@@ -219,11 +227,13 @@ func (l *laneReceiver) gather() error {
 	return nil
 }
 
-// errRepeated starts the lane anew. What the stream offers again comes in the midst of what it offers first, so that parts
-// of a batch that are all there can come out of turn; of an edge that is gone, nobody could send them again.
+// errRepeated starts the lane anew. What the stream offers again comes in the midst of
+// what it offers first, so that parts of a batch that are all there can come out of turn;
+// of an edge that is gone, nobody could send them again.
 var errRepeated = errors.New("the stream offers messages again")
 
-// unpack adds a message to the queue. What is damaged or out of turn is dropped: the gap it leaves will be asked for.
+// unpack adds a message to the queue. What is damaged or out of turn is dropped: the gap
+// it leaves will be asked for.
 func (l *laneReceiver) unpack(m jetstream.Msg) error {
 	meta, err := m.Metadata()
 	if err != nil {
@@ -257,7 +267,8 @@ func (l *laneReceiver) unpack(m jetstream.Msg) error {
 	return nil
 }
 
-// take stores the queue, a run of batches of one incarnation at a time. held means that the lane has to stand still.
+// take stores the queue, a run of batches of one incarnation at a time. held means that
+// the lane has to stand still.
 func (l *laneReceiver) take(ctx context.Context) (held bool, err error) {
 	for len(l.queue) > 0 {
 		in := l.queue[0].batch.Incarnation
@@ -276,7 +287,8 @@ func (l *laneReceiver) take(ctx context.Context) (held bool, err error) {
 	return false, nil
 }
 
-// store hands batches to the sink and settles their messages. held means that the lane has to stand still.
+// store hands batches to the sink and settles their messages. held means that the lane
+// has to stand still.
 func (l *laneReceiver) store(ctx context.Context, in Incarnation, batches []Batch) (held bool, err error) {
 	outcome, err := l.inRoom(ctx, batches)
 	if err != nil {
@@ -307,14 +319,16 @@ func (l *laneReceiver) store(ctx context.Context, in Incarnation, batches []Batc
 		return false, nil
 	}
 	if !l.e.alive() {
-		// Nobody may be left to send again what is missing: what is here is not thrown away.
+		// Nobody may be left to send again what is missing: what is here is not
+		// thrown away.
 		l.e.show(l.lane, func(s *ReceivedLane) { s.Held = true })
 		return true, nil
 	}
 	return false, l.settle(len(batches) - outcome.Taken)
 }
 
-// lose gives up what the edge has freed of what is missing up to a number that has come: it cannot send that again.
+// lose gives up what the edge has freed of what is missing up to a number that has come:
+// it cannot send that again.
 func (l *laneReceiver) lose(ctx context.Context, in Incarnation, stored, through uint64) (lost bool, err error) {
 	said, ok := l.e.said(l.lane)
 	if !ok || said.Ordinal != in.Ordinal || said.Incarnation != hex.EncodeToString(in.ID[:]) {
@@ -389,8 +403,8 @@ func (l *laneReceiver) announcement(in Incarnation) announcement {
 	}
 }
 
-// idle answers the edge's last hello: with the watermark always, and with a wish when what the edge has sent is neither
-// stored nor on its way.
+// idle answers the edge's last hello: with the watermark always, and with a wish when
+// what the edge has sent is neither stored nor on its way.
 func (l *laneReceiver) idle(ctx context.Context) error {
 	said, ok := l.e.said(l.lane)
 	if !ok || said.Incarnation == "" || !l.e.alive() {
@@ -427,7 +441,8 @@ func (l *laneReceiver) idle(ctx context.Context) error {
 	return nil
 }
 
-// drained tells whether the stream holds nothing more of this lane, not even on its way to us.
+// drained tells whether the stream holds nothing more of this lane, not even on its
+// way to us.
 func (l *laneReceiver) drained(ctx context.Context) (bool, error) {
 	if len(l.queue) > 0 || len(l.parts) > 0 {
 		return false, nil

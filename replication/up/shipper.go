@@ -15,10 +15,11 @@ import (
 type ShipperConfig struct {
 	// Edge is the edge's id: see ValidEdge.
 	Edge string
-	// Window is how many messages of a lane may be on their way to the stream without its acknowledgement. 0 means 16,
-	// which is 8 MiB at most.
+	// Window is how many messages of a lane may be on their way to the stream without its
+	// acknowledgement. 0 means 16, which is 8 MiB at most.
 	Window int
-	// HelloEvery is how often the edge says what its log holds, and so hears how far it is stored. 0 means a second.
+	// HelloEvery is how often the edge says what its log holds, and so hears how far it
+	// is stored. 0 means a second.
 	HelloEvery time.Duration
 }
 
@@ -37,10 +38,11 @@ func (c ShipperConfig) Validate() error {
 
 // Shipper sends an edge's log to the centre, each lane on its own.
 //
-// It reads a lane forward and publishes in order, at most a window ahead of the stream's acknowledgements. It goes back
-// only when the centre wants a number again, when the stream proves to have lost something, or when a publish failed;
-// never because time has passed, for then a centre without its database would find its stream full of repetitions. It
-// frees the log only at the watermark that the centre announces.
+// It reads a lane forward and publishes in order, at most a window ahead of the stream's
+// acknowledgements. It goes back only when the centre wants a number again, when the
+// stream proves to have lost something, or when a publish failed; never because time has
+// passed, for then a centre without its database would find its stream full of
+// repetitions. It frees the log only at the watermark that the centre announces.
 type Shipper struct {
 	config ShipperConfig
 	log    Log

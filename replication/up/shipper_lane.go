@@ -24,7 +24,8 @@ type laneShipper struct {
 
 	flying  []flight // published and not acknowledged, in order
 	lastSeq uint64   // stream sequence of the newest acknowledgement
-	// turnSeq is the sequence at which the first message after the last rewind lies, 0 while it is not acknowledged.
+	// turnSeq is the sequence at which the first message after the last rewind lies, 0
+	// while it is not acknowledged.
 	turnSeq uint64
 	backoff backoff
 
@@ -117,7 +118,8 @@ func (l *laneShipper) step(ctx context.Context) error {
 	return l.fill(ctx)
 }
 
-// note keeps a fault for the status until something gets through again, logs it once, and slows the lane down.
+// note keeps a fault for the status until something gets through again, logs it once, and
+// slows the lane down.
 func (l *laneShipper) note(err error) {
 	if err == nil {
 		return
@@ -186,8 +188,8 @@ func (l *laneShipper) readMail() error {
 	return nil
 }
 
-// answers tells whether a wish is younger than the last rewind. Many wishes for the same number arrive while the
-// first is being fulfilled.
+// answers tells whether a wish is younger than the last rewind. Many wishes for the same
+// number arrive while the first is being fulfilled.
 func (l *laneShipper) answers(a announcement) bool {
 	switch {
 	case a.Want == 0 || a.Want >= l.next:
@@ -198,8 +200,9 @@ func (l *laneShipper) answers(a announcement) bool {
 	return l.turnSeq != 0 && a.Seen > l.turnSeq
 }
 
-// rewind goes back to number n; what is flying may land unnoticed. A number below the watermark is wanted by a database
-// that has been taken back in time: what the log has not freed is sent to it again.
+// rewind goes back to number n; what is flying may land unnoticed. A number below the
+// watermark is wanted by a database that has been taken back in time: what the log has
+// not freed is sent to it again.
 func (l *laneShipper) rewind(n uint64) {
 	l.flying, l.turnSeq = nil, 0
 	l.mu.Lock()
@@ -262,9 +265,10 @@ func (l *laneShipper) lost(err error) {
 	l.note(err)
 }
 
-// full tells whether nothing may be sent before something has landed. Many small messages would cost the centre a
-// transaction each: with some on their way, the next one waits for company. The log is not even read then, which would
-// cost a busy edge more than the message itself.
+// full tells whether nothing may be sent before something has landed. Many small messages
+// would cost the centre a transaction each: with some on their way, the next one waits
+// for company. The log is not even read then, which would cost a busy edge more than the
+// message itself.
 func (l *laneShipper) full() bool {
 	n := len(l.flying)
 	return n >= l.window || n >= 2 && l.flying[n-1].small

@@ -13,8 +13,8 @@ import (
 
 // # Streams
 //
-// Each lane has a work queue of its own, not one for all: a stream that is full refuses new messages of every subject,
-// so hours of events would otherwise shut the aliases out.
+// Each lane has a work queue of its own, not one for all: a stream that is full refuses
+// new messages of every subject, so hours of events would otherwise shut the aliases out.
 //
 //	INGEST         ingest.event.<edge>
 //	INGEST_ALIAS   ingest.alias.<edge>
@@ -26,7 +26,8 @@ import (
 //	ingest.hello.<edge>    from the edge, every second and at connect: see hello
 //	ingest.stored.<edge>   to the edge: see announcement
 //
-// Whatever of these is lost is said again: the next hello is answered with the watermark as it then is.
+// Whatever of these is lost is said again: the next hello is answered with the watermark
+// as it then is.
 
 // Stream is the name of the lane's stream.
 func (l Lane) Stream() string {
@@ -38,7 +39,8 @@ func (l Lane) Stream() string {
 
 // StreamLimits bounds the streams between edges and centre.
 type StreamLimits struct {
-	// MaxBytes bounds the stream of events; the other lanes get an eighth of it each. 0 means 2 GiB.
+	// MaxBytes bounds the stream of events; the other lanes get an eighth of it each. 0
+	// means 2 GiB.
 	MaxBytes int64
 	// Replicas is how many servers of a NATS cluster keep each message. 0 means 1.
 	Replicas int
@@ -46,8 +48,8 @@ type StreamLimits struct {
 
 const defaultStreamBytes = 2 << 30
 
-// streamConfig is the configuration of a lane's stream: a work queue that refuses what is new when it is full, where
-// JetStream's default would drop what is oldest.
+// streamConfig is the configuration of a lane's stream: a work queue that refuses what is
+// new when it is full, where JetStream's default would drop what is oldest.
 func streamConfig(lane Lane, limits StreamLimits) jetstream.StreamConfig {
 	limit := limits.MaxBytes
 	if limit == 0 {
@@ -80,7 +82,8 @@ const (
 func helloSubject(edge string) string  { return "ingest.hello." + edge }
 func storedSubject(edge string) string { return "ingest.stored." + edge }
 
-// ValidEdge reports whether id can name an edge: 1 to 64 of [A-Za-z0-9_-], one token of a subject.
+// ValidEdge reports whether id can name an edge: 1 to 64 of [A-Za-z0-9_-], one token of
+// a subject.
 func ValidEdge(id string) bool {
 	if id == "" || len(id) > maxEdgeIDBytes {
 		return false
@@ -94,7 +97,8 @@ func ValidEdge(id string) bool {
 	return true
 }
 
-// hello is what an edge says of itself: that it is there, what its log holds, and how far each lane is sent.
+// hello is what an edge says of itself: that it is there, what its log holds, and how far
+// each lane is sent.
 type hello struct {
 	Lanes []laneHello `json:"lanes"`
 }
@@ -107,27 +111,34 @@ type laneHello struct {
 	Pending      uint64 `json:"pending"`
 	PendingBytes int64  `json:"pending_bytes"`
 	OldestMS     int64  `json:"oldest_ms"`
-	// Incarnation (hex) and Ordinal are of what the shipper drains now; empty when it has nothing to send.
+	// Incarnation (hex) and Ordinal are of what the shipper drains now; empty when it has
+	// nothing to send.
 	Incarnation string `json:"incarnation,omitempty"`
 	Ordinal     uint64 `json:"ordinal,omitempty"`
-	// Shipped is the highest number that the stream has acknowledged, 0 while anything sent is not acknowledged.
+	// Shipped is the highest number that the stream has acknowledged, 0 while anything
+	// sent is not acknowledged.
 	Shipped uint64 `json:"shipped,omitempty"`
-	// Freed is the highest number of the incarnation that the edge is known to have freed: it cannot be sent again.
+	// Freed is the highest number of the incarnation that the edge is known to have
+	// freed: it cannot be sent again.
 	Freed uint64 `json:"freed,omitempty"`
-	// Turn counts the shipper's rewinds: an answer that repeats it is known to be younger than the last of them.
+	// Turn counts the shipper's rewinds: an answer that repeats it is known to be younger
+	// than the last of them.
 	Turn uint64 `json:"turn,omitempty"`
 }
 
-// announcement tells an edge how far one lane of one incarnation is stored, and what is missing.
+// announcement tells an edge how far one lane of one incarnation is stored, and what
+// is missing.
 type announcement struct {
 	Lane        string `json:"lane"`
 	Incarnation string `json:"incarnation"`
 	Ordinal     uint64 `json:"ordinal"`
 	Stored      uint64 `json:"stored"`
-	// Want is the number that has to come next, when something past it has come or nothing is left in the stream.
+	// Want is the number that has to come next, when something past it has come or
+	// nothing is left in the stream.
 	Want uint64 `json:"want,omitempty"`
-	// Seen is the stream's sequence of the message that came past Want. A shipper that has sent Want again behind that
-	// sequence need not do so once more. It is 0 in an answer to a hello.
+	// Seen is the stream's sequence of the message that came past Want. A shipper that
+	// has sent Want again behind that sequence need not do so once more. It is 0 in an
+	// answer to a hello.
 	Seen uint64 `json:"seen,omitempty"`
 	// Turn repeats the hello that is answered.
 	Turn uint64 `json:"turn,omitempty"`

@@ -1,13 +1,16 @@
-// Package up carries what an edge has accepted to the centre: numbered operations, in order, each taken exactly once.
+// Package up carries what an edge has accepted to the centre: numbered operations, in
+// order, each taken exactly once.
 //
-// An edge writes operations to its log in four lanes. A shipper packs the log into messages; a receiver at the centre
-// takes a lane's messages in order, stores them and announces how far it came; only then does the edge free its log.
+// An edge writes operations to its log in four lanes. A shipper packs the log into
+// messages; a receiver at the centre takes a lane's messages in order, stores them and
+// announces how far it came; only then does the edge free its log.
 //
-// Promised: the numbers of a lane have no gaps within an incarnation; nothing is freed at the edge before the centre
-// has stored it; a message that comes twice, late or out of turn changes nothing. Not promised: any order between
-// lanes, or between edges.
+// Promised: the numbers of a lane have no gaps within an incarnation; nothing is freed at
+// the edge before the centre has stored it; a message that comes twice, late or out of
+// turn changes nothing. Not promised: any order between lanes, or between edges.
 //
-// This file is the wire format. It is the same on the edge's disk and in the stream, so that shipping copies bytes.
+// This file is the wire format. It is the same on the edge's disk and in the stream, so
+// that shipping copies bytes.
 package up
 
 import (
@@ -17,12 +20,14 @@ import (
 
 // # Numbers
 //
-// Operations are numbered 1, 2, 3 … per edge, incarnation and lane. An incarnation is one life of an edge's process: a
-// random id, and an ordinal that rises with every start. A restored or copied log so never reuses a number.
+// Operations are numbered 1, 2, 3 … per edge, incarnation and lane. An incarnation is one
+// life of an edge's process: a random id, and an ordinal that rises with every start. A
+// restored or copied log so never reuses a number.
 //
 // # Block
 //
-// What one request contributes to one lane, split at about 256 KiB. Little endian; `str` is a uvarint length with bytes.
+// What one request contributes to one lane, split at about 256 KiB. Little endian; `str`
+// is a uvarint length with bytes.
 //
 //	 0        4    5    6    7        8        16     20           28         44      45         45+r
 //	+--------+----+----+----+--------+--------+------+------------+----------+-------+----------+------------- ─ ─
@@ -56,12 +61,13 @@ import (
 //	             The blob holds the payload as sent (of a crash: the body).
 //	both         u8 reason, 16 bytes id, str distinct_id, str blob key, uvarint size, 32 bytes SHA-256
 //
-// Identifiers and names are decoded text (UTF-8, no NUL). Properties, payloads and bodies are the client's bytes,
-// valid JSON, untouched.
+// Identifiers and names are decoded text (UTF-8, no NUL). Properties, payloads and bodies
+// are the client's bytes, valid JSON, untouched.
 //
 // # Message
 //
-// One or more whole blocks of one incarnation and lane, in number order and without gaps, compressed together.
+// One or more whole blocks of one incarnation and lane, in number order and without gaps,
+// compressed together.
 //
 //	 0     3    4     5    6      8       10   12      16      24        32            48          52
 //	+-----+----+-----+----+------+-------+----+-------+-------+---------+-------------+-----------+------------ ─ ─
@@ -69,17 +75,19 @@ import (
 //	|     | 1  | u8  |    | u16  | u16   |    | u32   | u64   | u64     | 16 bytes    | u32       |
 //	+-----+----+-----+----+------+-------+----+-------+-------+---------+-------------+-----------+------------ ─ ─
 //
-// A message is at most 512 KiB. A block that does not fit into one travels alone, its frame cut into `parts` messages
-// that follow each other; every part repeats the header.
+// A message is at most 512 KiB. A block that does not fit into one travels alone, its
+// frame cut into `parts` messages that follow each other; every part repeats the header.
 
 const (
 	wireVersion = 1
 
 	// MaxMessageBytes bounds one message, header and compressed blocks together.
 	MaxMessageBytes = 512 << 10
-	// TargetBlockBytes is where a request's operations are split into blocks. One operation is never split.
+	// TargetBlockBytes is where a request's operations are split into blocks. One
+	// operation is never split.
 	TargetBlockBytes = 256 << 10
-	// MaxInlineBytes is the largest payload that travels in a block; a larger one goes to the blob store.
+	// MaxInlineBytes is the largest payload that travels in a block; a larger one goes to
+	// the blob store.
 	MaxInlineBytes = 16 << 20
 	// MaxRawBytes bounds what a message may decompress to.
 	MaxRawBytes = MaxInlineBytes + 1<<20
@@ -168,8 +176,8 @@ func ParseEnvironment(s string) (Environment, bool) {
 	return 0, false
 }
 
-// Incarnation is one life of an edge's process. Ordinals order the lives of one edge; ids tell apart two lives that
-// claim the same ordinal (a restored disk).
+// Incarnation is one life of an edge's process. Ordinals order the lives of one edge; ids
+// tell apart two lives that claim the same ordinal (a restored disk).
 type Incarnation struct {
 	ID      [16]byte
 	Ordinal uint64

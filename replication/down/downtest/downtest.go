@@ -1,5 +1,6 @@
-// Package downtest has a ledger in memory, so that tests of followers and edges have a real publisher without a
-// database. It keeps the same contract as the tables of the write plane and is tested with them.
+// Package downtest has a ledger in memory, so that tests of followers and edges have a
+// real publisher without a database. It keeps the same contract as the tables of the
+// write plane and is tested with them.
 package downtest
 
 import (
