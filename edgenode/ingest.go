@@ -13,7 +13,8 @@ import (
 	"skerry/replication/up"
 )
 
-// ingest is the way of events through this edge: buffer, what ships it, and what counts usage.
+// ingest is the way of events through this edge: buffer, what ships it, and what
+// counts usage.
 type ingest struct {
 	buffer   *buffer.Buffer
 	uploader *up.Uploader
@@ -63,10 +64,12 @@ func (in *ingest) close() error {
 type IngestStatus struct {
 	Buffer  buffer.Status   `json:"buffer"`
 	Shipper []up.LaneStatus `json:"shipper"`
-	// Full counts requests answered 503 for want of disk or memory, Garbage operations left out for their ids.
+	// Full counts requests answered 503 for want of disk or memory, Garbage operations
+	// left out for their ids.
 	Full    uint64 `json:"full"`
 	Garbage uint64 `json:"garbage"`
-	// Forgotten counts rate counters that made room for others: more keys were tried than are counted at once.
+	// Forgotten counts rate counters that made room for others: more keys were tried than
+	// are counted at once.
 	Forgotten uint64 `json:"forgotten_rate_counters"`
 }
 
@@ -76,7 +79,8 @@ func (e *Edge) ingestStatus() IngestStatus {
 		Full: stats.Full, Garbage: stats.Garbage, Forgotten: e.limiter.Evictions()}
 }
 
-// ingestCollector reads the events' metrics when somebody asks; docs/operations/metrics.md names them.
+// ingestCollector reads the events' metrics when somebody asks;
+// docs/operations/metrics.md names them.
 type ingestCollector struct{ edge *Edge }
 
 var (

@@ -9,11 +9,12 @@ import (
 	"skerry/edgenode/gate"
 )
 
-// handler answers one request. param is what stands in the place of the path's "*", decoded; it dies with the handler,
-// like everything of ctx.
+// handler answers one request. param is what stands in the place of the path's "*",
+// decoded; it dies with the handler, like everything of ctx.
 type handler func(ctx *fasthttp.RequestCtx, param []byte)
 
-// route is a path that this edge answers itself. "*" stands for one segment, and ends the path.
+// route is a path that this edge answers itself. "*" stands for one segment, and ends
+// the path.
 type route struct {
 	path    string
 	methods map[string]handler
@@ -63,8 +64,8 @@ func allow(methods map[string]handler) string {
 	return strings.Join(names, ", ")
 }
 
-// serve answers one request. It goes by the path as it was sent, but for needless percent-coding: resolving dots would make
-// another key of "..".
+// serve answers one request. It goes by the path as it was sent, but for needless
+// percent-coding: resolving dots would make another key of "..".
 func (r *router) serve(ctx *fasthttp.RequestCtx) {
 	path := plain(ctx.URI().PathOriginal())
 	e, param := r.find(path)
@@ -112,14 +113,16 @@ func (r *router) find(path []byte) (*entry, []byte) {
 	return nil, nil
 }
 
-// plain decodes the percent-coding of letters, digits and "-._~", which need none: a path with it is the same path (RFC 3986
-// section 6.2.2.2). Any other character means something else plain than coded, so it stays as it is.
+// plain decodes the percent-coding of letters, digits and "-._~", which need none: a path
+// with it is the same path (RFC 3986 section 6.2.2.2). Any other character means
+// something else plain than coded, so it stays as it is.
 func plain(path []byte) []byte { return decode(path, unreserved) }
 
 // unescape decodes percent-coding; what is not valid stays as it is.
 func unescape(segment []byte) []byte { return decode(segment, func(byte) bool { return true }) }
 
-// decode decodes the percent-coding of the wanted bytes. A text that has none is not copied.
+// decode decodes the percent-coding of the wanted bytes. A text that has none is
+// not copied.
 func decode(text []byte, wanted func(byte) bool) []byte {
 	at := bytes.IndexByte(text, '%')
 	if at < 0 {
@@ -169,7 +172,8 @@ func calledByPages(path []byte) bool {
 	return false
 }
 
-// routes are the paths that this edge answers itself (specification, Endpoints; supplement sections 3 to 5).
+// routes are the paths that this edge answers itself (specification, Endpoints;
+// supplement sections 3 to 5).
 func (e *Edge) routes() []route {
 	return []route{
 		{"/api/v1/track", map[string]handler{"POST": e.intake.Track}},

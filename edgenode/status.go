@@ -46,7 +46,8 @@ func (m *metrics) answered(status int) {
 	m.responses[class].Inc()
 }
 
-// propagated measures the way of an urgent document. The two ends' clocks may differ; a negative time counts as none.
+// propagated measures the way of an urgent document. The two ends' clocks may differ; a
+// negative time counts as none.
 func (m *metrics) propagated(d *replication.Document, now time.Time) {
 	took := max(now.Sub(time.UnixMicro(d.ChangedAt)).Seconds(), 0)
 	p, err := d.Subject.Parse()

@@ -13,18 +13,21 @@ import (
 	"skerry/replication/up"
 )
 
-// Group commit. Whoever appends puts its blocks into the present group, gives them their numbers and waits; one
-// committer takes the group, writes it as one synced Pebble batch and wakes all who wait. So a number is given out
-// in the order in which it reaches the disk, and a crash can cut the log only at its end.
+// Group commit. Whoever appends puts its blocks into the present group, gives them their
+// numbers and waits; one committer takes the group, writes it as one synced Pebble batch
+// and wakes all who wait. So a number is given out in the order in which it reaches the
+// disk, and a crash can cut the log only at its end.
 //
-// The obvious way is a Pebble commit per request: Pebble groups syncs by itself. But numbers would have to be given
-// before its commit pipeline orders the batches, and then a crash could leave a gap. And a group's blocks share one
-// key: with single events that is a hundred times fewer keys to insert, flush and free.
+// The obvious way is a Pebble commit per request: Pebble groups syncs by itself. But
+// numbers would have to be given before its commit pipeline orders the batches, and then
+// a crash could leave a gap. And a group's blocks share one key: with single events that
+// is a hundred times fewer keys to insert, flush and free.
 
 const (
 	// entryBytes is where a group starts another log entry.
 	entryBytes = 256 << 10
-	// groupBytes is where appenders wait for the committer: it bounds the memory that they hold together.
+	// groupBytes is where appenders wait for the committer: it bounds the memory that
+	// they hold together.
 	groupBytes = 8 << 20
 )
 
@@ -46,8 +49,8 @@ func newGroup() *group {
 	return &group{done: make(chan struct{}), counts: map[usageKey]uint64{}}
 }
 
-// Append writes a request's blocks, all or none, and returns when they are on the disk. Each must be complete
-// (up.BlockWriter.Bytes) and hold one operation or more.
+// Append writes a request's blocks, all or none, and returns when they are on the disk.
+// Each must be complete (up.BlockWriter.Bytes) and hold one operation or more.
 func (b *Buffer) Append(blocks ...[]byte) error {
 	p, err := b.Put(blocks...)
 	if err != nil {
@@ -59,14 +62,16 @@ func (b *Buffer) Append(blocks ...[]byte) error {
 // Pending is blocks that have their numbers and are on their way to the disk.
 type Pending struct{ group *group }
 
-// Wait returns when the blocks are on the disk. After an error nobody knows whether they are.
+// Wait returns when the blocks are on the disk. After an error nobody knows whether
+// they are.
 func (p Pending) Wait() error {
 	<-p.group.done
 	return p.group.err
 }
 
-// Put is Append without the wait. The blocks are copied, so that whoever waits need not hold them: with hundreds waiting,
-// memory that goes to the next request at once stays in the processor's caches. Nothing may be answered before Wait.
+// Put is Append without the wait. The blocks are copied, so that whoever waits need not
+// hold them: with hundreds waiting, memory that goes to the next request at once stays in
+// the processor's caches. Nothing may be answered before Wait.
 func (b *Buffer) Put(blocks ...[]byte) (Pending, error) {
 	var size int64
 	for _, block := range blocks {
@@ -180,7 +185,8 @@ func (b *Buffer) commitGroup() {
 	}
 	b.mu.Lock()
 	if err != nil {
-		// What stands on the disk is not known, so no number may be given out behind it: this life is over.
+		// What stands on the disk is not known, so no number may be given out behind it:
+		// this life is over.
 		g.err, b.committed = err, err
 		b.taken.Broadcast()
 	} else {
@@ -190,7 +196,8 @@ func (b *Buffer) commitGroup() {
 	close(g.done)
 }
 
-// write puts the group on the disk. Only the committer calls it, so sums and counts need no lock: no one else moves them.
+// write puts the group on the disk. Only the committer calls it, so sums and counts need
+// no lock: no one else moves them.
 func (b *Buffer) write(g *group) error {
 	batch := b.db.NewBatch(pebble.WithMaxRetainedSizeBytes(groupBytes + 1<<20))
 	me := b.life

@@ -1,12 +1,15 @@
 // Package buffer is the edge's log of accepted operations, on its disk.
 //
-// It promises: what Append or Spool.Commit has confirmed is on the disk (synced), all of it or nothing, and comes out
-// of Read exactly once per reading, in order, until Stored frees it; numbers have no gaps within an incarnation and
-// lane, whenever the process dies; a damaged store is set aside and reported, never deleted; a second process on the
-// same folder is refused. When the byte budget or the disk's reserve is used up it answers ErrFull and loses nothing.
+// It promises: what Append or Spool.Commit has confirmed is on the disk (synced), all of
+// it or nothing, and comes out of Read exactly once per reading, in order, until Stored
+// frees it; numbers have no gaps within an incarnation and lane, whenever the process
+// dies; a damaged store is set aside and reported, never deleted; a second process on the
+// same folder is refused. When the byte budget or the disk's reserve is used up it
+// answers ErrFull and loses nothing.
 //
-// It does not compress, ship, or know what an operation means, except that it counts events per project for quotas,
-// because a count is only right when it is written together with what it counts.
+// It does not compress, ship, or know what an operation means, except that it counts
+// events per project for quotas, because a count is only right when it is written
+// together with what it counts.
 package buffer
 
 import (
@@ -25,14 +28,16 @@ import (
 	"skerry/replication/up"
 )
 
-// ErrFull reports that the byte budget or the disk's reserve is used up: nothing was stored.
+// ErrFull reports that the byte budget or the disk's reserve is used up: nothing
+// was stored.
 var ErrFull = errors.New("ingest buffer is full")
 
 // ErrClosed reports a call after Close.
 var ErrClosed = errors.New("ingest buffer is closed")
 
-// Uploader puts an operation's payload into the centre's blob store. Giving the same key twice is no fault: an upload
-// whose answer was lost is repeated. r yields exactly size bytes with the SHA-256 sum.
+// Uploader puts an operation's payload into the centre's blob store. Giving the same key
+// twice is no fault: an upload whose answer was lost is repeated. r yields exactly size
+// bytes with the SHA-256 sum.
 type Uploader func(ctx context.Context, key string, size int64, sum [32]byte, r io.Reader) error
 
 // Config says where the buffer lies and how much it may hold.
@@ -45,8 +50,8 @@ type Config struct {
 	FS vfs.FS
 	// MaxBytes bounds what is kept until the centre has stored it; 0 means 20 GiB.
 	MaxBytes int64
-	// ReserveBytes is how much of the disk must stay free; 0 means 1 GiB. It has to cover what Pebble writes besides:
-	// a failed commit ends the process.
+	// ReserveBytes is how much of the disk must stay free; 0 means 1 GiB. It has to cover
+	// what Pebble writes besides: a failed commit ends the process.
 	ReserveBytes int64
 	// Upload takes payloads over up.MaxInlineBytes; nil makes Read fail at such a payload.
 	Upload Uploader
@@ -159,7 +164,8 @@ type Status struct {
 	MaxBytes    int64       `json:"max_bytes"` // past it: 503
 	DiskBytes   uint64      `json:"disk_bytes"`
 	FreeBytes   uint64      `json:"free_bytes"` // of the disk; 0 when unknown
-	// FullIn is in how many seconds the buffer is full at the pace of the last minute; nil when it does not grow.
+	// FullIn is in how many seconds the buffer is full at the pace of the last minute;
+	// nil when it does not grow.
 	FullIn  *float64 `json:"full_in_seconds"`
 	Damaged []string `json:"damaged"` // a folder that was set aside at the start, files found damaged since
 }

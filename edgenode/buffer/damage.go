@@ -14,7 +14,8 @@ import (
 	"skerry/replication/up"
 )
 
-// lockError is a folder that cannot be locked. It does not unwrap: whatever the cause, it is no damage.
+// lockError is a folder that cannot be locked. It does not unwrap: whatever the cause, it
+// is no damage.
 type lockError struct{ error }
 
 // errDamaged is damage that Pebble itself does not report.
@@ -22,9 +23,9 @@ var errDamaged = errors.New("damaged store")
 
 var errNewerFormat = errors.New("ingest buffer was written by a newer version of the program")
 
-// checkManifest looks at the folder before Pebble opens it. It refuses one that has data but no manifest, since Pebble
-// would take it for a new store and delete the data; one that was found damaged while it was in use; and one that a newer
-// version has written.
+// checkManifest looks at the folder before Pebble opens it. It refuses one that has data
+// but no manifest, since Pebble would take it for a new store and delete the data; one
+// that was found damaged while it was in use; and one that a newer version has written.
 func (b *Buffer) checkManifest() error {
 	if _, err := b.cfg.FS.Stat(b.damageNote()); err == nil {
 		return fmt.Errorf("%w: %s was found damaged while it was in use", errDamaged, b.cfg.Dir)
@@ -51,8 +52,9 @@ func (b *Buffer) checkManifest() error {
 	return nil
 }
 
-// isDamage tells a damaged store from one that cannot be read just now. A disk that is full, forbidden or failing gives an
-// error of the system: such a start fails, and the store stays where it is.
+// isDamage tells a damaged store from one that cannot be read just now. A disk that is
+// full, forbidden or failing gives an error of the system: such a start fails, and the
+// store stays where it is.
 func isDamage(err error) bool {
 	var lock lockError
 	var errno syscall.Errno
@@ -78,8 +80,8 @@ func (b *Buffer) setAside(damage error) error {
 	return nil
 }
 
-// reportDamage notes damage that was found while running. What lies behind it in its lane cannot be shipped, but the
-// rest can, so the store is set aside only at the next start.
+// reportDamage notes damage that was found while running. What lies behind it in its lane
+// cannot be shipped, but the rest can, so the store is set aside only at the next start.
 func (b *Buffer) reportDamage(path string, damage error) {
 	b.mu.Lock()
 	known := slices.Contains(b.damaged, path)

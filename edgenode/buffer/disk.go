@@ -18,7 +18,8 @@ type diskCheck struct {
 const (
 	diskLookEvery = 200 * time.Millisecond
 	diskLookBytes = 16 << 20
-	// Pebble writes a byte to its log and to a table, and may copy the table in a compaction.
+	// Pebble writes a byte to its log and to a table, and may copy the table in a
+	// compaction.
 	writeAmplification = 3
 )
 

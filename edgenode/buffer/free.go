@@ -13,8 +13,8 @@ import (
 	"skerry/replication/up"
 )
 
-// Freeing is lazy: each time leaves a range tombstone, and ten thousands of them would slow every read. Nothing is lost
-// by being late, because the receiver skips what it has.
+// Freeing is lazy: each time leaves a range tombstone, and ten thousands of them would
+// slow every read. Nothing is lost by being late, because the receiver skips what it has.
 const (
 	freeLookEvery = 250 * time.Millisecond
 	freeBytes     = 8 << 20
@@ -57,7 +57,8 @@ func (b *Buffer) freeLoop(ctx context.Context) {
 // freeAll deletes everything that the centre has stored.
 func (b *Buffer) freeAll() { b.freeWhere(func(*life, up.Lane) bool { return true }) }
 
-// freeWhere deletes what the centre has stored of the lanes for which it is wanted. It asks with mu held.
+// freeWhere deletes what the centre has stored of the lanes for which it is wanted. It
+// asks with mu held.
 func (b *Buffer) freeWhere(wanted func(*life, up.Lane) bool) {
 	b.freeMu.Lock()
 	defer b.freeMu.Unlock()
@@ -167,7 +168,8 @@ func (b *Buffer) freeSpools(batch *pebble.Batch, lane up.Lane, ordinal, from, to
 	return batch.DeleteRange(first, bound, nil)
 }
 
-// dropFinishedLives forgets earlier incarnations of which everything is freed; their counts go into the base.
+// dropFinishedLives forgets earlier incarnations of which everything is freed; their
+// counts go into the base.
 func (b *Buffer) dropFinishedLives() error {
 	for {
 		l := b.finishedLife()

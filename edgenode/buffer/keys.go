@@ -20,8 +20,8 @@ import (
 //	'w' lane ordinal                                         watermark: last number stored at the centre (u64)
 //	'x' lane ordinal first                                   index of those log entries that lie in a spool: the spool
 //
-// A log entry covers [first, first+count) and carries its sums, so that opening a log of any size looks only at the
-// first and last entry of a lane:
+// A log entry covers [first, first+count) and carries its sums, so that opening a log of
+// any size looks only at the first and last entry of a lane:
 //
 //	0       1       5              13            21           29
 //	+-------+-------+--------------+-------------+------------+------------------ ─ ─

@@ -11,7 +11,8 @@ import (
 	"skerry/replication/up"
 )
 
-// load reads what earlier incarnations left, begins a new one and drops the spools that were never committed.
+// load reads what earlier incarnations left, begins a new one and drops the spools that
+// were never committed.
 func (b *Buffer) load() error {
 	if err := b.checkFormat(); err != nil {
 		return err
@@ -135,7 +136,8 @@ func (b *Buffer) begin() error {
 	return batch.Close()
 }
 
-// dropOrphans deletes the chunks of spools that no log entry names: their requests were never answered.
+// dropOrphans deletes the chunks of spools that no log entry names: their requests were
+// never answered.
 func (b *Buffer) dropOrphans() error {
 	named := map[[2]uint64]bool{}
 	err := scan(b.db, []byte{prefixSpooled}, after([]byte{prefixSpooled}), func(key, value []byte) error {

@@ -16,8 +16,9 @@ import (
 	"skerry/replication/up"
 )
 
-// Open opens the buffer, or makes it, and begins a new incarnation. A damaged store is set aside under another name,
-// reported in the log and in Status, and a new one is made. A folder that another process uses is refused.
+// Open opens the buffer, or makes it, and begins a new incarnation. A damaged store is
+// set aside under another name, reported in the log and in Status, and a new one is made.
+// A folder that another process uses is refused.
 func Open(cfg Config) (*Buffer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -43,7 +44,8 @@ func Open(cfg Config) (*Buffer, error) {
 	return b, nil
 }
 
-// openStore takes the folder's lock, opens the store and reads what it holds. After an error nothing is left open.
+// openStore takes the folder's lock, opens the store and reads what it holds. After an
+// error nothing is left open.
 func (b *Buffer) openStore() (err error) {
 	fs, dir := b.cfg.FS, b.cfg.Dir
 	if err := makeDir(fs, dir); err != nil {
@@ -69,8 +71,8 @@ func (b *Buffer) openStore() (err error) {
 	return err
 }
 
-// makeDir makes a folder, and those above it, such that they are still there after a crash: the entry of a new folder in
-// its parent has to be synced, too.
+// makeDir makes a folder, and those above it, such that they are still there after a
+// crash: the entry of a new folder in its parent has to be synced, too.
 func makeDir(fs vfs.FS, dir string) error {
 	if _, err := fs.Stat(dir); err == nil {
 		return nil
@@ -99,12 +101,13 @@ func (b *Buffer) options() *pebble.Options {
 	o := &pebble.Options{
 		FS:   b.cfg.FS,
 		Lock: b.lock,
-		// The log is written once, read once and freed: a small cache serves the shipper, which reads what was just
-		// written out of the memtables.
+		// The log is written once, read once and freed: a small cache serves the shipper,
+		// which reads what was just written out of the memtables.
 		CacheSize:                   8 << 20,
 		MemTableSize:                32 << 20,
 		MemTableStopWritesThreshold: 4,
-		// Tables of level 0 hardly overlap and are freed as a whole: compacting them soon would only copy them.
+		// Tables of level 0 hardly overlap and are freed as a whole: compacting them soon
+		// would only copy them.
 		L0CompactionThreshold: 16,
 		L0StopWritesThreshold: 1 << 20,
 		LBaseMaxBytes:         1 << 30,
@@ -117,7 +120,8 @@ func (b *Buffer) options() *pebble.Options {
 	}
 	o.EventListener = &pebble.EventListener{
 		BackgroundError: b.backgroundError(),
-		// The default ends the process. Whoever reads the damaged place gets its error; everything else goes on.
+		// The default ends the process. Whoever reads the damaged place gets its error;
+		// everything else goes on.
 		DataCorruption: func(i pebble.DataCorruptionInfo) { b.reportDamage(i.Path, i.Details) },
 		DiskSlow: func(i pebble.DiskSlowInfo) {
 			b.cfg.Log.Warn("ingest buffer: slow disk", "operation", i.OpType.String(), "path", i.Path, "duration", i.Duration)
@@ -126,8 +130,8 @@ func (b *Buffer) options() *pebble.Options {
 	return o
 }
 
-// backgroundError logs what goes wrong in compactions. Pebble retries those at once and without end, so only one error
-// a minute is logged.
+// backgroundError logs what goes wrong in compactions. Pebble retries those at once and
+// without end, so only one error a minute is logged.
 func (b *Buffer) backgroundError() func(error) {
 	var mu sync.Mutex
 	var last time.Time
@@ -141,8 +145,8 @@ func (b *Buffer) backgroundError() func(error) {
 	}
 }
 
-// pebbleLog passes on what matters. Fatalf is how Pebble ends the process when a commit fails: what it has confirmed
-// then is on the disk, and what it has not was not answered.
+// pebbleLog passes on what matters. Fatalf is how Pebble ends the process when a commit
+// fails: what it has confirmed then is on the disk, and what it has not was not answered.
 type pebbleLog struct{ log *slog.Logger }
 
 func (l pebbleLog) Infof(string, ...any) {}

@@ -41,7 +41,8 @@ func (b *Buffer) logIter(ordinal uint64, lane up.Lane) (*pebble.Iterator, error)
 
 // seek moves to the entry that holds n, or the next one behind.
 func seek(it *pebble.Iterator, ordinal uint64, lane up.Lane, n uint64) bool {
-	// The shipper goes forward, so nearly always an entry begins with n. Looking backward copies a whole entry.
+	// The shipper goes forward, so nearly always an entry begins with n. Looking backward
+	// copies a whole entry.
 	if it.SeekGE(logKey(prefixLog, lane, ordinal, n)) {
 		if first, err := parseLogKey(it.Key()); err == nil && first == n {
 			return true
@@ -162,7 +163,8 @@ func (r *reader) add(block *up.Block, raw []byte) (full bool, err error) {
 	return len(r.batch.Data) >= r.budget, nil
 }
 
-// takeSpooled adds a spool's chunks. They are numbered from 0; the entry says where that is.
+// takeSpooled adds a spool's chunks. They are numbered from 0; the entry says
+// where that is.
 func (r *reader) takeSpooled(e *entry) (full bool, err error) {
 	if len(e.body) < 8 {
 		return false, fmt.Errorf("%w: spooled entry %d", up.ErrCorrupt, e.first)
@@ -222,7 +224,8 @@ func (r *reader) takeChunk(e *entry, spool uint64, it *pebble.Iterator) (full bo
 	return r.add(&block, raw)
 }
 
-// whole turns a block whose one operation has its payload in pieces into one that can travel.
+// whole turns a block whose one operation has its payload in pieces into one that
+// can travel.
 func (r *reader) whole(spool uint64, block *up.Block) ([]byte, error) {
 	var op up.Operation
 	ops := block.Operations()

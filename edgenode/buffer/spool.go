@@ -11,12 +11,14 @@ import (
 	"skerry/replication/up"
 )
 
-// Spool takes a request that is too large for memory: its blocks go to the disk while it is still being checked, and
-// count only when Commit numbers them all in one small synced write. That write also syncs what went before it, since
-// all of it stands earlier in the same log of Pebble's.
+// Spool takes a request that is too large for memory: its blocks go to the disk while it
+// is still being checked, and count only when Commit numbers them all in one small synced
+// write. That write also syncs what went before it, since all of it stands earlier in the
+// same log of Pebble's.
 //
-// A Spool belongs to one request and is not safe for use by several goroutines. Commit or Put without an error, or Abort,
-// ends it: what Put has refused is on the disk until Abort.
+// A Spool belongs to one request and is not safe for use by several goroutines. Commit
+// or Put without an error, or Abort, ends it: what Put has refused is on the disk
+// until Abort.
 type Spool struct {
 	b       *Buffer
 	ordinal uint64
@@ -52,7 +54,8 @@ func (b *Buffer) NewSpool() *Spool {
 	return &Spool{b: b, ordinal: b.me.Ordinal, id: b.spools, counts: map[usageKey]uint64{}}
 }
 
-// Block writes a complete block to the spool. The block is the caller's again when it returns.
+// Block writes a complete block to the spool. The block is the caller's again when
+// it returns.
 func (s *Spool) Block(block []byte) error { return s.chunk(block, chunkPlain) }
 
 func (s *Spool) chunk(block []byte, shape byte) error {
@@ -125,8 +128,9 @@ func (s *Spool) release(n int64) {
 	s.b.mu.Unlock()
 }
 
-// Large writes an operation whose payload was written in pieces: h is the block's header, op has everything but the
-// payload, and properties and defaults tell where in the payload those members lie.
+// Large writes an operation whose payload was written in pieces: h is the block's header,
+// op has everything but the payload, and properties and defaults tell where in the
+// payload those members lie.
 func (s *Spool) Large(h up.Header, op up.Operation, properties, defaults up.Span) error {
 	ref := &up.Reference{Key: string(u64(s.payload)), Size: s.size, Properties: properties, DefaultProperties: defaults}
 	s.sum.Sum(ref.SHA256[:0])
@@ -169,7 +173,8 @@ func (s *Spool) Abort() error {
 	return s.Restart()
 }
 
-// Commit numbers all that was written and returns when it is on the disk: all of it or, after an error, nothing.
+// Commit numbers all that was written and returns when it is on the disk: all of it or,
+// after an error, nothing.
 func (s *Spool) Commit() error {
 	p, err := s.Put()
 	if err != nil {

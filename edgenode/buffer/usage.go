@@ -12,7 +12,8 @@ import (
 	"skerry/replication/up"
 )
 
-// usageMonths is how many months are kept: what was counted in the last minute of one must still be published.
+// usageMonths is how many months are kept: what was counted in the last minute of one
+// must still be published.
 const usageMonths = 3
 
 var _ tally.Counters = (*Buffer)(nil)
@@ -82,8 +83,9 @@ func (b *Buffer) Used(project [16]byte, metric tally.Metric, now time.Time) uint
 	return b.usage.get(usageKey{month: monthOf(now), project: project, metric: metric})
 }
 
-// Counts implements tally.Counters: the last months, of which there may still be something to tell. What it shows is on
-// the disk. Older ones are forgotten at the next start, not by this clock, which may be wrong just now.
+// Counts implements tally.Counters: the last months, of which there may still be
+// something to tell. What it shows is on the disk. Older ones are forgotten at the next
+// start, not by this clock, which may be wrong just now.
 func (b *Buffer) Counts() []tally.Count {
 	oldest := monthOf(b.cfg.Now()) - usageMonths
 	b.usage.mu.Lock()

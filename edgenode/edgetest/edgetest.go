@@ -1,5 +1,6 @@
-// Package edgetest gives tests and benchmarks of the edge's endpoints what stands behind them: real state on a file
-// system in memory, real views, a real gate and the real HTTP server. Documents come from the test instead of a stream.
+// Package edgetest gives tests and benchmarks of the edge's endpoints what stands behind
+// them: real state on a file system in memory, real views, a real gate and the real HTTP
+// server. Documents come from the test instead of a stream.
 package edgetest
 
 import (
@@ -27,8 +28,8 @@ import (
 	"skerry/replication/tally"
 )
 
-// Main runs a package's tests and fails when one leaves a goroutine behind. Two of fasthttp's outlive every server: they
-// sleep.
+// Main runs a package's tests and fails when one leaves a goroutine behind. Two of
+// fasthttp's outlive every server: they sleep.
 func Main(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
@@ -173,7 +174,8 @@ func (w *World) Serve(handler fasthttp.RequestHandler) string {
 	return ln.Addr().String()
 }
 
-// Check holds a handler's answer against the OpenAPI document. Streams have no end to wait for.
+// Check holds a handler's answer against the OpenAPI document. Streams have no end to
+// wait for.
 func (w *World) Check(ctx *fasthttp.RequestCtx) {
 	w.t.Helper()
 	response := &ctx.Response

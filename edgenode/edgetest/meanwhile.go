@@ -2,7 +2,8 @@ package edgetest
 
 import "io"
 
-// Meanwhile is a request's body before which Do runs, once: when the request has been admitted and its body is not there yet.
+// Meanwhile is a request's body before which Do runs, once: when the request has been
+// admitted and its body is not there yet.
 type Meanwhile struct {
 	Do   func() // nil: nothing
 	Body io.Reader

@@ -13,8 +13,8 @@ import (
 	"skerry/pkg/state"
 )
 
-// pipe is a connection whose client sends n requests and takes every answer: what is left to measure is the server's own
-// work, without a system call to hide it.
+// pipe is a connection whose client sends n requests and takes every answer: what is left
+// to measure is the server's own work, without a system call to hide it.
 type pipe struct {
 	next func(i int) []byte
 	i, n int
@@ -57,8 +57,8 @@ func exchange(b *testing.B, n int, next func(i int) []byte, handler fasthttp.Req
 	return time.Since(begun)
 }
 
-// HundredFlags adds the flags that decisions are measured with: flag-000 to flag-099, each with one predicate and a
-// two-way split.
+// HundredFlags adds the flags that decisions are measured with: flag-000 to flag-099,
+// each with one predicate and a two-way split.
 func (w *World) HundredFlags() {
 	on, off := "on", "off"
 	for i := range 100 {
@@ -73,9 +73,11 @@ func (w *World) HundredFlags() {
 	}
 }
 
-// Compare measures a handler beside one that sends the same status, headers and body and knows nothing else, on the same
-// requests. It reports ns/op and allocations of the handler, "added-ns" (what an answer costs beyond the bare one), and
-// "req/s-socket": what that comes to on one core when a bare answer takes 9 µs of it, as it does with a socket here.
+// Compare measures a handler beside one that sends the same status, headers and body and
+// knows nothing else, on the same requests. It reports ns/op and allocations of the
+// handler, "added-ns" (what an answer costs beyond the bare one), and "req/s-socket":
+// what that comes to on one core when a bare answer takes 9 µs of it, as it does with a
+// socket here.
 func Compare(b *testing.B, next func(i int) []byte, handler fasthttp.RequestHandler) {
 	b.Helper()
 	var like fasthttp.Response

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// conn ends when its client sends a request too slowly, asks nothing for too long or takes nothing of an answer, and can
-// end softly.
+// conn ends when its client sends a request too slowly, asks nothing for too long or
+// takes nothing of an answer, and can end softly.
 //
-// The server could set the deadlines for reading by itself. It does so two or three times a request, each time by the
-// clock, where reading the clock at every answer is enough.
+// The server could set the deadlines for reading by itself. It does so two or three times
+// a request, each time by the clock, where reading the clock at every answer is enough.
 type conn struct {
 	net.Conn
 	limits *Limits
@@ -61,9 +61,9 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// readByLocked notes the deadline. Nearly always it moves to a later time, and every move costs a lock and a timer of the
-// runtime; so the connection below keeps the earlier deadline that it has, and Read sets the present one when that has
-// passed.
+// readByLocked notes the deadline. Nearly always it moves to a later time, and every move
+// costs a lock and a timer of the runtime; so the connection below keeps the earlier
+// deadline that it has, and Read sets the present one when that has passed.
 func (c *conn) readByLocked(t time.Time) error {
 	c.readBy = t
 	if !c.armed.IsZero() && !t.IsZero() && !t.Before(c.armed) {
@@ -77,8 +77,8 @@ func (c *conn) armLocked() error {
 	return c.Conn.SetReadDeadline(c.readBy)
 }
 
-// answered is called when a handler is done with the request that had come at a time: what is read now belongs to the
-// next one.
+// answered is called when a handler is done with the request that had come at a time:
+// what is read now belongs to the next one.
 func (c *conn) answered(asked time.Time) {
 	c.asked, c.wrote = asked, time.Time{}
 	c.mu.Lock()
@@ -86,9 +86,10 @@ func (c *conn) answered(asked time.Time) {
 	c.expects = nextRequest
 }
 
-// receive is called when a handler begins with a body of which more is to come. It may keep its reader waiting for
-// Limits.Time, and a second more for each 32 KiB that have come, but for no more than twice Limits.Time at once. The
-// announced length earns nothing: it costs its sender nothing either. Nor does it count how long a reader takes.
+// receive is called when a handler begins with a body of which more is to come. It may
+// keep its reader waiting for Limits.Time, and a second more for each 32 KiB that have
+// come, but for no more than twice Limits.Time at once. The announced length earns
+// nothing: it costs its sender nothing either. Nor does it count how long a reader takes.
 func (c *conn) receive() {
 	c.credit = c.limits.Time
 	c.mu.Lock()
@@ -121,7 +122,8 @@ func (c *conn) expect() (expectation, error) {
 // quick is how long a request takes at most that waits for nothing.
 const quick = 500 * time.Microsecond
 
-// Read gives up at the deadline of what it waits for, which may be later than the one that woke it.
+// Read gives up at the deadline of what it waits for, which may be later than the one
+// that woke it.
 func (c *conn) Read(b []byte) (int, error) {
 	what, err := c.expect()
 	if err != nil {
@@ -135,10 +137,12 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.credit = min(c.credit-time.Since(begun)+earned, 2*c.limits.Time)
 		return n, err
 	case nextRequest:
-		// Asked at once after an answer, the system says that there is nothing yet, and has to be asked again when the
-		// poller knows better. On a busy core the next request is there when the others have had their turn: 1.3 reads a
-		// request instead of 2. An answer that had to wait is one of hundreds that waited for the disk and leave together:
-		// if they all stood in line again, whoever writes to the disk would stand behind them.
+		// Asked at once after an answer, the system says that there is nothing yet, and
+		// has to be asked again when the poller knows better. On a busy core the next
+		// request is there when the others have had their turn: 1.3 reads a request
+		// instead of 2. An answer that had to wait is one of hundreds that waited for the
+		// disk and leave together: if they all stood in line again, whoever writes to the
+		// disk would stand behind them.
 		if c.wrote.Sub(c.asked) < quick {
 			runtime.Gosched()
 		}
@@ -156,7 +160,8 @@ func (c *conn) read(b []byte) (int, error) {
 	}
 }
 
-// early tells whether a deadline that has passed was not the one that was asked for, and then sets that one.
+// early tells whether a deadline that has passed was not the one that was asked for, and
+// then sets that one.
 func (c *conn) early() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +174,9 @@ func (c *conn) early() bool {
 // piece is how much of an answer has Limits.Stall to leave.
 const piece = 64 << 10
 
-// Write sets the deadline anew for every piece: an answer may be as long as it wants, as long as it moves. A deadline that
-// is still far enough is left alone, since setting it costs more than looking at the clock.
+// Write sets the deadline anew for every piece: an answer may be as long as it wants, as
+// long as it moves. A deadline that is still far enough is left alone, since setting it
+// costs more than looking at the clock.
 func (c *conn) Write(b []byte) (int, error) {
 	c.wrote = time.Now()
 	now, written := c.wrote, 0
@@ -195,8 +201,9 @@ const (
 	lingerBytes = 64 << 20
 )
 
-// Close ends the connection. When the client may still be sending, closing at once would answer its next bytes with a
-// reset, which destroys the answer on its way; so the sending side is closed and what comes is thrown away for a while.
+// Close ends the connection. When the client may still be sending, closing at once would
+// answer its next bytes with a reset, which destroys the answer on its way; so the
+// sending side is closed and what comes is thrown away for a while.
 func (c *conn) Close() error {
 	defer c.leave()
 	tcp, ok := c.Conn.(*net.TCPConn)

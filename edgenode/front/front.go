@@ -1,8 +1,10 @@
-// Package front is the edge's HTTP server: fasthttp with bounds on headers, bodies and time.
+// Package front is the edge's HTTP server: fasthttp with bounds on headers, bodies
+// and time.
 //
-// It promises: nobody holds a connection by sending or reading slowly, beyond a generous rate; a request body that a
-// handler has not read to its end is never taken for the next request, and its sender still gets the answer; what the
-// server itself refuses is answered in JSON, with an id. It does not route.
+// It promises: nobody holds a connection by sending or reading slowly, beyond a generous
+// rate; a request body that a handler has not read to its end is never taken for the next
+// request, and its sender still gets the answer; what the server itself refuses is
+// answered in JSON, with an id. It does not route.
 package front
 
 import (
@@ -45,8 +47,8 @@ func (l Limits) withDefaults() Limits {
 		l.Header = 8 << 10
 	}
 	if l.Answer == 0 {
-		// An answer of 100 decisions has 8 to 10 KB. Sent in pieces of 4 KiB, fasthttp's default, it took 15 to 16 µs of a
-		// core; in one piece it takes 9 to 10.
+		// An answer of 100 decisions has 8 to 10 KB. Sent in pieces of 4 KiB, fasthttp's
+		// default, it took 15 to 16 µs of a core; in one piece it takes 9 to 10.
 		l.Answer = 16 << 10
 	}
 	if l.Connections == 0 {
@@ -60,14 +62,16 @@ const (
 	slowest = 32 << 10
 	// chunked is what fasthttp calls the length of a body that does not say it.
 	chunked = -1
-	// readAhead is how much of a body is read before its handler is called, in the time that the header has.
+	// readAhead is how much of a body is read before its handler is called, in the time
+	// that the header has.
 	readAhead = 8 << 10
 )
 
-// Serve answers requests on ln with handler until ctx ends; then it lets running requests finish within Limits.Drain.
+// Serve answers requests on ln with handler until ctx ends; then it lets running requests
+// finish within Limits.Drain.
 //
-// Request bodies are streams: a handler reads them by Body or by ctx.RequestBodyStream, never by ctx.PostBody, which has
-// no bound.
+// Request bodies are streams: a handler reads them by Body or by ctx.RequestBodyStream,
+// never by ctx.PostBody, which has no bound.
 func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler, limits Limits) error {
 	limits = limits.withDefaults()
 	server := &fasthttp.Server{
@@ -104,8 +108,9 @@ func Serve(ctx context.Context, ln net.Listener, handler fasthttp.RequestHandler
 	return nil
 }
 
-// careful wraps a handler so that a body has to come at a pace, and that one which was not read to its end ends the
-// connection. fasthttp would take what is left of it for the next request, which is request smuggling by the front door.
+// careful wraps a handler so that a body has to come at a pace, and that one which was
+// not read to its end ends the connection. fasthttp would take what is left of it for the
+// next request, which is request smuggling by the front door.
 func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		if ambiguous(&ctx.Request.Header) {
@@ -133,9 +138,10 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 
 var errAmbiguous = errors.New("a request that may end in two places")
 
-// ambiguous tells whether what stands in front of this edge may have seen another end of the request, or other headers in
-// it: then what follows is not what its sender was allowed to send. Its length is said in two ways, or in one that its
-// version of HTTP does not have, or a line feed alone ends a line, which others take for a part of it.
+// ambiguous tells whether what stands in front of this edge may have seen another end of
+// the request, or other headers in it: then what follows is not what its sender was
+// allowed to send. Its length is said in two ways, or in one that its version of HTTP
+// does not have, or a line feed alone ends a line, which others take for a part of it.
 func ambiguous(h *fasthttp.RequestHeader) bool {
 	raw := h.RawHeaders()
 	if bytes.Count(raw, lineFeed) != bytes.Count(raw, carriageReturn) { // one without the other is refused already
@@ -146,7 +152,8 @@ func ambiguous(h *fasthttp.RequestHeader) bool {
 
 var lineFeed, carriageReturn = []byte("\n"), []byte("\r")
 
-// asksToClose tells whether Connection has the word among others or in capitals; fasthttp knows it alone and in small letters.
+// asksToClose tells whether Connection has the word among others or in capitals; fasthttp
+// knows it alone and in small letters.
 func asksToClose(h *fasthttp.RequestHeader) bool {
 	words := h.Peek("Connection")
 	if len(words) == 0 || string(words) == "keep-alive" {
@@ -160,8 +167,8 @@ func asksToClose(h *fasthttp.RequestHeader) bool {
 	return false
 }
 
-// expecting makes of Expect what fasthttp understands: the word has no case, and a client of HTTP/1.0 cannot mean it (RFC
-// 9110 section 10.1.1).
+// expecting makes of Expect what fasthttp understands: the word has no case, and a client
+// of HTTP/1.0 cannot mean it (RFC 9110 section 10.1.1).
 func expecting(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if h.IsGet() || !bytes.EqualFold(h.Peek("Expect"), []byte("100-continue")) {
 		return fasthttp.RequestConfig{}
@@ -191,8 +198,9 @@ func linger(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// consumed tells whether the request's body was read to its end. A stream of known length says so itself; reading one
-// of unknown length once more would read into the next request, so that is Body's and Consumed's word.
+// consumed tells whether the request's body was read to its end. A stream of known length
+// says so itself; reading one of unknown length once more would read into the next
+// request, so that is Body's and Consumed's word.
 func consumed(ctx *fasthttp.RequestCtx) bool {
 	if ctx.Request.Header.ContentLength() >= 0 {
 		_, err := ctx.RequestBodyStream().Read(nil)
@@ -204,14 +212,16 @@ func consumed(ctx *fasthttp.RequestCtx) bool {
 
 type consumedMark struct{}
 
-// CutOff tells whether a body of unknown length, whose stream says io.EOF, has only ended because the connection did:
-// fasthttp takes that for the last chunk. It is for who reads the stream.
+// CutOff tells whether a body of unknown length, whose stream says io.EOF, has only ended
+// because the connection did: fasthttp takes that for the last chunk. It is for who reads
+// the stream.
 func CutOff(ctx *fasthttp.RequestCtx) bool {
 	c, ok := ctx.Conn().(*conn)
 	return ok && c.ended && ctx.Request.Header.ContentLength() == chunked
 }
 
-// Consumed is to be called by a handler that has read ctx.RequestBodyStream until io.EOF, and was not cut off.
+// Consumed is to be called by a handler that has read ctx.RequestBodyStream until io.EOF,
+// and was not cut off.
 func Consumed(ctx *fasthttp.RequestCtx) {
 	if ctx.Request.Header.ContentLength() < 0 { // else the stream itself knows
 		ctx.SetUserValue(consumedMark{}, true)
@@ -221,8 +231,8 @@ func Consumed(ctx *fasthttp.RequestCtx) {
 // ErrTooLarge means that a body is larger than its reader wants.
 var ErrTooLarge = errors.New("request body is too large")
 
-// Body appends a request's body to dst, if it is not larger than limit. Other errors are the connection's or the
-// chunked coding's.
+// Body appends a request's body to dst, if it is not larger than limit. Other errors are
+// the connection's or the chunked coding's.
 func Body(ctx *fasthttp.RequestCtx, dst []byte, limit int) ([]byte, error) {
 	length := ctx.Request.Header.ContentLength()
 	if length > limit {
@@ -255,8 +265,9 @@ func Body(ctx *fasthttp.RequestCtx, dst []byte, limit int) ([]byte, error) {
 	}
 }
 
-// refuse answers what the server itself cannot take for a request. It is answered before anything else sees it, so the
-// id that every answer has is given here: the caller's if the header was read as far as that.
+// refuse answers what the server itself cannot take for a request. It is answered before
+// anything else sees it, so the id that every answer has is given here: the caller's if
+// the header was read as far as that.
 func refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	linger(ctx)

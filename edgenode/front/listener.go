@@ -14,8 +14,9 @@ import (
 
 // listener wraps every connection it accepts in a conn.
 //
-// It does not let connections take what the process may open: one without a file left cannot write to its disk, and the
-// stores end it then. Past the bound a connection is told so and ended.
+// It does not let connections take what the process may open: one without a file left
+// cannot write to its disk, and the stores end it then. Past the bound a connection is
+// told so and ended.
 type listener struct {
 	net.Listener
 	limits *Limits
@@ -23,7 +24,8 @@ type listener struct {
 	warned time.Time    // when the log was last told of a shortage; only who accepts touches it
 }
 
-// shortagePause is how long nothing is accepted when the system has run out of something that others will give back.
+// shortagePause is how long nothing is accepted when the system has run out of something
+// that others will give back.
 const shortagePause = 50 * time.Millisecond
 
 // Accept fails only when the listener is of no more use.
@@ -46,7 +48,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// shortage tells whether an error says that something is lacking at present. fasthttp would end the server for it.
+// shortage tells whether an error says that something is lacking at present. fasthttp
+// would end the server for it.
 func shortage(err error) bool {
 	for _, passing := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
 		if errors.Is(err, passing) {
@@ -56,8 +59,8 @@ func shortage(err error) bool {
 	return false
 }
 
-// turnAway answers a connection before it has asked. What was not read may cost the client the answer; nobody waits here
-// for its sake.
+// turnAway answers a connection before it has asked. What was not read may cost the
+// client the answer; nobody waits here for its sake.
 func turnAway(c net.Conn) {
 	const body = `{"error":"Service temporarily unavailable"}`
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // an empty connection takes a short answer at once

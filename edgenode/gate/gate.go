@@ -1,9 +1,11 @@
-// Package gate decides whether a request may come in: by its API key, the project's allowlist, rate limit and quota,
-// from the edge's own state alone. It also does what every answer needs: request id, CORS, the mark of stale state.
+// Package gate decides whether a request may come in: by its API key, the project's
+// allowlist, rate limit and quota, from the edge's own state alone. It also does what
+// every answer needs: request id, CORS, the mark of stale state.
 //
-// It promises: the order of checks of each family of endpoints, as the specification has it; an edge without state
-// never says that a key is missing or unknown; admitting costs no allocation. It does not word refusals beyond the
-// tables in words.go, and does not judge bodies.
+// It promises: the order of checks of each family of endpoints, as the specification has
+// it; an edge without state never says that a key is missing or unknown; admitting costs
+// no allocation. It does not word refusals beyond the tables in words.go, and does not
+// judge bodies.
 package gate
 
 import (
@@ -47,7 +49,8 @@ type Limiter interface {
 
 // Meter knows what a project has used of a month's quota.
 type Meter interface {
-	// Used is the month's count, this edge's share included; central is what the centre last totalled.
+	// Used is the month's count, this edge's share included; central is what the centre
+	// last totalled.
 	Used(now time.Time, project string, metric tally.Metric, central *state.Usage) int64
 	// AddHandshakes counts decision calls. Events are counted by whoever accepts them.
 	AddHandshakes(project string, n int64)
@@ -60,7 +63,8 @@ type Config struct {
 	Meter   Meter
 	// KeyUse, when set, hears of every known key that a request came with.
 	KeyUse *tally.KeyUse
-	// TrustedProxies may say in X-Forwarded-For whom they forward for. Nobody else is believed.
+	// TrustedProxies may say in X-Forwarded-For whom they forward for. Nobody else is
+	// believed.
 	TrustedProxies []netip.Prefix
 }
 
@@ -76,7 +80,8 @@ type Gate struct {
 // New makes a gate.
 func New(config Config) *Gate { return &Gate{config: config} }
 
-// SetStale says for how many seconds the edge has not heard from the centre; below a minute, 0.
+// SetStale says for how many seconds the edge has not heard from the centre; below a
+// minute, 0.
 func (g *Gate) SetStale(seconds int64) { g.stale.Store(seconds) }
 
 // Refusal is why a request is not admitted.
@@ -124,8 +129,8 @@ func (g *Gate) Admit(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	return g.meter(ctx.Time(), pass, f)
 }
 
-// withoutKey counts a request without a key by its client's address, where the family's limit says so. An edge without
-// state says 503 here too: it answers 401 to nobody.
+// withoutKey counts a request without a key by its client's address, where the family's
+// limit says so. An edge without state says 503 here too: it answers 401 to nobody.
 func (g *Gate) withoutKey(ctx *fasthttp.RequestCtx, f *Family) Pass {
 	if f.limit == IngestLimit {
 		address := g.ClientIP(ctx).As16()
@@ -229,7 +234,8 @@ func originAllowed(origin string, list []string) bool {
 	return len(list) == 0
 }
 
-// ClientIP is the client's address: the connection's, or what trusted proxies say of it. See package forwarded.
+// ClientIP is the client's address: the connection's, or what trusted proxies say of it.
+// See package forwarded.
 func (g *Gate) ClientIP(ctx *fasthttp.RequestCtx) netip.Addr {
 	peer, _ := netip.AddrFromSlice(ctx.RemoteIP())
 	if len(g.config.TrustedProxies) == 0 {
@@ -238,8 +244,9 @@ func (g *Gate) ClientIP(ctx *fasthttp.RequestCtx) netip.Addr {
 	return forwarded.Client(peer, ctx.Request.Header.PeekAll("X-Forwarded-For"), g.config.TrustedProxies)
 }
 
-// Begin does what every answer needs, before anything else: its X-Request-Id (the caller's, if it sent a usable one) and
-// Skerry-Stale once the edge has not heard from the centre for a minute.
+// Begin does what every answer needs, before anything else: its X-Request-Id (the
+// caller's, if it sent a usable one) and Skerry-Stale once the edge has not heard from
+// the centre for a minute.
 func (g *Gate) Begin(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("X-Request-Id")
 	var fresh [32]byte
@@ -267,8 +274,8 @@ func appendHex(b []byte, v uint64) []byte {
 	return b
 }
 
-// Has reports whether the client has the answer of the tag already: its If-None-Match names it. Of several lines the first
-// is nearly always all there is.
+// Has reports whether the client has the answer of the tag already: its If-None-Match
+// names it. Of several lines the first is nearly always all there is.
 func Has(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	known := ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch)
 	if len(known) == 0 || etag.NoneMatch(known, tag) {
@@ -282,8 +289,8 @@ func Has(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	return false
 }
 
-// CORS lets pages of any origin read the answer (whether the request itself is admitted is Admit's matter). It is for
-// endpoints that client libraries call.
+// CORS lets pages of any origin read the answer (whether the request itself is admitted
+// is Admit's matter). It is for endpoints that client libraries call.
 func CORS(ctx *fasthttp.RequestCtx) {
 	origin := ctx.Request.Header.Peek("Origin")
 	if len(origin) == 0 {
@@ -295,8 +302,8 @@ func CORS(ctx *fasthttp.RequestCtx) {
 	h.Set("Access-Control-Expose-Headers", "ETag, Retry-After, X-Request-Id, Skerry-Stale, Skerry-Partial")
 }
 
-// Preflight answers a CORS preflight for a path that knows these methods ("GET, POST"). It carries no key and is always
-// admitted. It returns false for anything else.
+// Preflight answers a CORS preflight for a path that knows these methods ("GET, POST").
+// It carries no key and is always admitted. It returns false for anything else.
 func Preflight(ctx *fasthttp.RequestCtx, methods string) bool {
 	asked := &ctx.Request.Header
 	if !ctx.IsOptions() || len(asked.Peek("Origin")) == 0 || len(asked.Peek("Access-Control-Request-Method")) == 0 {

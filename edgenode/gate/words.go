@@ -35,11 +35,13 @@ const (
 	bearerPrefix = "Bearer "
 )
 
-// The families, by the specification's tables of errors and the supplement's sections 3 to 5. They are never changed.
+// The families, by the specification's tables of errors and the supplement's sections 3
+// to 5. They are never changed.
 var (
 	// Ingestion is for track and batch.
 	Ingestion = &Family{limit: IngestLimit, metered: true, metric: tally.Events, allowlist: true, words: ingestionWords}
-	// Profiles is for people and alias: they share the limiter of ingestion, and no quota counts them.
+	// Profiles is for people and alias: they share the limiter of ingestion, and no quota
+	// counts them.
 	Profiles = &Family{limit: IngestLimit, allowlist: true, words: ingestionWords}
 	// Crashes is for crash reports, which no limiter counts.
 	Crashes = &Family{allowlist: true, words: ingestionWords}
@@ -99,7 +101,8 @@ func reply(ctx *fasthttp.RequestCtx, a answer) {
 	ctx.SetBodyString(a.body)
 }
 
-// Secret is the key's text as the request carries it; empty: none. It dies with the handler.
+// Secret is the key's text as the request carries it; empty: none. It dies with
+// the handler.
 func (f *Family) Secret(ctx *fasthttp.RequestCtx) []byte {
 	if key := ctx.Request.Header.Peek("X-Api-Key"); len(key) > 0 {
 		return key

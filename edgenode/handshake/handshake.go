@@ -1,9 +1,10 @@
-// Package handshake answers decisions at the edge: the unified handshake and the older endpoint of each module
-// (supplement §4).
+// Package handshake answers decisions at the edge: the unified handshake and the older
+// endpoint of each module (supplement §4).
 //
-// It promises: an answer comes from this edge's state alone; its tag is computed before anything is evaluated, so a
-// client that has the newest answer costs no evaluation; with warm buffers a request is answered without allocation.
-// It does not decide: that is pkg/decide. Who may ask is the gate's matter.
+// It promises: an answer comes from this edge's state alone; its tag is computed before
+// anything is evaluated, so a client that has the newest answer costs no evaluation; with
+// warm buffers a request is answered without allocation. It does not decide: that is
+// pkg/decide. Who may ask is the gate's matter.
 package handshake
 
 import (
@@ -32,7 +33,8 @@ type Module struct {
 	works    sync.Pool // of *Work
 }
 
-// New returns the module. pulseTag gives the entity tag of an environment's survey list, quotes included.
+// New returns the module. pulseTag gives the entity tag of an environment's survey list,
+// quotes included.
 func New(g *gate.Gate, pulseTag func(env *view.Environment) []byte) *Module {
 	return &Module{gate: g, pulseTag: pulseTag, works: sync.Pool{New: func() any { return new(Work) }}}
 }
@@ -90,7 +92,8 @@ func (m *Module) serve(ctx *fasthttp.RequestCtx, family *gate.Family, scope Scop
 	}
 }
 
-// answer answers from an environment. It reports false when members of its cohorts could not be told.
+// answer answers from an environment. It reports false when members of its cohorts could
+// not be told.
 func (m *Module) answer(ctx *fasthttp.RequestCtx, w *Work, scope Scope, env *view.Environment) bool {
 	if scope == Switch && !env.Settings.Modules.Switch || scope == Config && !env.Settings.Modules.Config {
 		fail(ctx, fasthttp.StatusForbidden, `{"error":"module_disabled"}`)
@@ -119,9 +122,10 @@ func (m *Module) answer(ctx *fasthttp.RequestCtx, w *Work, scope Scope, env *vie
 	return true
 }
 
-// AnswerSettled answers a request once more when members of a cohort could not be told: most likely they had changed since
-// the request was admitted, and members of one state under the tag of another are no answer. This time nothing changes
-// meanwhile. If they cannot be told even so, they cannot be read, and the answer is 503.
+// AnswerSettled answers a request once more when members of a cohort could not be told:
+// most likely they had changed since the request was admitted, and members of one state
+// under the tag of another are no answer. This time nothing changes meanwhile. If they
+// cannot be told even so, they cannot be read, and the answer is 503.
 func AnswerSettled(ctx *fasthttp.RequestCtx, g *gate.Gate, pass gate.Pass, family *gate.Family, answer func(*view.Environment) (sure bool)) {
 	h := &ctx.Response.Header
 	h.DelBytes(nameETag)
@@ -185,7 +189,8 @@ var (
 	ownAndRevalidate = []byte("private, no-cache")
 )
 
-// Revalidate sets the headers of an answer with the tag, and answers 304 if the client has it. It reports whether it did.
+// Revalidate sets the headers of an answer with the tag, and answers 304 if the client
+// has it. It reports whether it did.
 func Revalidate(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	h := &ctx.Response.Header
 	h.SetCanonical(nameETag, tag)

@@ -19,7 +19,8 @@ type Set struct {
 	head               []byte          // the answer up to the user's id
 }
 
-// Compile is the hook by which an environment's decisions are compiled: once per change, one changed flag at a time.
+// Compile is the hook by which an environment's decisions are compiled: once per change,
+// one changed flag at a time.
 func Compile(prev any, env *view.Environment, changed view.Changed) (compiled any, bytes int) {
 	before, _ := prev.(*Set)
 	if before == nil {
@@ -53,8 +54,8 @@ func Compile(prev any, env *view.Environment, changed view.Changed) (compiled an
 	return s, bytes + 8*(len(s.allFlags)+len(s.allItems)+len(s.open)) + 64*len(env.Cohorts) + len(s.head)
 }
 
-// recompile makes the entries of definitions, in order of key, out of the former entries where nothing changed. When
-// everything did, there are no former entries.
+// recompile makes the entries of definitions, in order of key, out of the former entries
+// where nothing changed. When everything did, there are no former entries.
 func recompile[D any](before []*decide.Entry, definitions []D, changed []string, key func(D) string,
 	compile func(of D, before *decide.Entry) (*decide.Entry, error)) []*decide.Entry {
 	fresh := make(map[string]bool, len(changed))
@@ -133,7 +134,8 @@ func head(env *view.Environment) []byte {
 // Of is the set of an environment that was compiled with Compile as its hook.
 func Of(env *view.Environment) *Set { return env.Decisions.(*Set) }
 
-// OpenFeature is all flags and config items of modules that are on, in order of key; of two with one key the flag.
+// OpenFeature is all flags and config items of modules that are on, in order of key; of
+// two with one key the flag.
 func (s *Set) OpenFeature() []*decide.Entry { return s.open }
 
 // Find looks up a flag or config item for OpenFeature; nil when there is none.

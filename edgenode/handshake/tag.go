@@ -10,8 +10,8 @@ import (
 	"skerry/replication"
 )
 
-// format is the version of what the answers look like. It is part of every tag: when an answer to the same state and
-// context changes with the program, this letter must change.
+// format is the version of what the answers look like. It is part of every tag: when an
+// answer to the same state and context changes with the program, this letter must change.
 const format = 'a'
 
 // Scope is what a tag covers beside the context.
@@ -25,8 +25,9 @@ const (
 	OpenFeature Scope = 'o' // the bulk evaluation
 )
 
-// AppendTag appends the strong entity tag of an answer to a context. It needs no evaluation: state and context decide the
-// answer, and positions name the state. All edges make the same tag.
+// AppendTag appends the strong entity tag of an answer to a context. It needs no
+// evaluation: state and context decide the answer, and positions name the state. All
+// edges make the same tag.
 func AppendTag(dst []byte, scope Scope, env *view.Environment, context [16]byte) []byte {
 	var room [192]byte
 	b := append(room[:0], format, byte(scope))

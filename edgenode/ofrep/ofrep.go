@@ -1,7 +1,9 @@
-// Package ofrep answers the OpenFeature Remote Evaluation Protocol at the edge, for clients that nobody here wrote
-// (supplement §4). Flags and config items share the space of keys; of two with one key the flag answers.
+// Package ofrep answers the OpenFeature Remote Evaluation Protocol at the edge, for
+// clients that nobody here wrote (supplement §4). Flags and config items share the space
+// of keys; of two with one key the flag answers.
 //
-// It promises what package handshake promises: local state only, tags before evaluation, no allocation with warm buffers.
+// It promises what package handshake promises: local state only, tags before evaluation,
+// no allocation with warm buffers.
 package ofrep
 
 import (
@@ -23,8 +25,9 @@ import (
 
 // Config says what the answers name.
 type Config struct {
-	// PublicURL is where clients reach this edge ("https://edge.example.com"), for the address of the change stream.
-	// Empty: what the request itself says, its Host and X-Forwarded-Proto.
+	// PublicURL is where clients reach this edge ("https://edge.example.com"), for the
+	// address of the change stream. Empty: what the request itself says, its Host and
+	// X-Forwarded-Proto.
 	PublicURL string
 }
 
@@ -60,7 +63,8 @@ func (m *Module) Single(ctx *fasthttp.RequestCtx, key []byte) {
 	}
 }
 
-// single answers from an environment. It reports false when members of its cohorts could not be told.
+// single answers from an environment. It reports false when members of its cohorts could
+// not be told.
 func single(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Environment, key []byte) bool {
 	set := handshake.Of(env)
 	entry := set.Find(key)
@@ -103,7 +107,8 @@ func (m *Module) Bulk(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// bulk answers from an environment. It reports false when members of its cohorts could not be told.
+// bulk answers from an environment. It reports false when members of its cohorts could
+// not be told.
 func (m *Module) bulk(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Environment) bool {
 	w.Stream = m.appendStream(w.Stream[:0], ctx)
 	w.Tag = handshake.AppendTag(w.Tag[:0], handshake.OpenFeature, env, digest(w))
@@ -129,8 +134,8 @@ func (m *Module) bulk(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Env
 	return true
 }
 
-// digest is over all of a request that its answer depends on: the context, and the address of the change stream, which
-// has the key.
+// digest is over all of a request that its answer depends on: the context, and the
+// address of the change stream, which has the key.
 func digest(w *handshake.Work) (d [16]byte) {
 	c := w.Context.Digest()
 	h1, h2 := murmur3.SeedSum128(binary.BigEndian.Uint64(c[:8]), binary.BigEndian.Uint64(c[8:]), w.Stream)
@@ -139,8 +144,8 @@ func digest(w *handshake.Work) (d [16]byte) {
 	return d
 }
 
-// appendStream appends the address of the change stream, with the key that the request itself came with: pages cannot
-// send headers with an event source.
+// appendStream appends the address of the change stream, with the key that the request
+// itself came with: pages cannot send headers with an event source.
 func (m *Module) appendStream(u []byte, ctx *fasthttp.RequestCtx) []byte {
 	if m.config.PublicURL != "" {
 		u = append(u, m.config.PublicURL...)

@@ -4,5 +4,6 @@ package relay
 
 import "net"
 
-// closedByPeer cannot be told here: a client that goes away is noticed when its answer is written.
+// closedByPeer cannot be told here: a client that goes away is noticed when its answer
+// is written.
 func closedByPeer(net.Conn) bool { return false }

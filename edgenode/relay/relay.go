@@ -1,11 +1,13 @@
-// Package relay passes requests on to the write plane, streaming bodies both ways, so that every path answers at every
-// edge.
+// Package relay passes requests on to the write plane, streaming bodies both ways, so
+// that every path answers at every edge.
 //
-// It promises: no body is held in memory; what is passed on is framed anew, without hop-by-hop headers, so the two sides
-// cannot be made to disagree where a request ends; the write plane is told the client's address and the request's id by
-// headers that no client can write; a client that goes away ends its request. When the write plane is away and has
-// certainly not got the request, the answer is 503; when nobody can tell what became of it, 502. What writes is not tried
-// twice. A write plane that takes connections and answers nobody holds a request for a short while, one that is slow with
+// It promises: no body is held in memory; what is passed on is framed anew, without
+// hop-by-hop headers, so the two sides cannot be made to disagree where a request ends;
+// the write plane is told the client's address and the request's id by headers that no
+// client can write; a client that goes away ends its request. When the write plane is
+// away and has certainly not got the request, the answer is 503; when nobody can tell
+// what became of it, 502. What writes is not tried twice. A write plane that takes
+// connections and answers nobody holds a request for a short while, one that is slow with
 // this request alone for as long as it takes.
 package relay
 
@@ -157,8 +159,8 @@ func (r *Relay) Handle(ctx *fasthttp.RequestCtx) {
 	case up.ended():
 		r.answer(ctx, resp, watch, done)
 	default:
-		// Answered before the body was read: most likely it was too large. Stopping the upload ends the connection, so
-		// the answer is read first.
+		// Answered before the body was read: most likely it was too large. Stopping the
+		// upload ends the connection, so the answer is read first.
 		r.answerWhole(ctx, resp)
 		up.stop(ctx)
 		done()
@@ -199,7 +201,8 @@ func (r *Relay) request(flight context.Context, ctx *fasthttp.RequestCtx, up *up
 	return req, nil
 }
 
-// send passes the request on and returns the answer's header. sent tells whether the write plane may have got any of it.
+// send passes the request on and returns the answer's header. sent tells whether the
+// write plane may have got any of it.
 func (r *Relay) send(req *http.Request) (*http.Response, bool, error) {
 	var connected atomic.Bool
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
@@ -226,8 +229,8 @@ func (r *Relay) refuse(ctx *fasthttp.RequestCtx, req *http.Request, sent bool, e
 	answer(ctx, http.StatusBadGateway, unknown)
 }
 
-// refuseBody answers a request whose body could not be read. The write plane has got a part of it at most, which it takes
-// for none.
+// refuseBody answers a request whose body could not be read. The write plane has got a
+// part of it at most, which it takes for none.
 func refuseBody(ctx *fasthttp.RequestCtx, fault error) {
 	var late net.Error
 	if errors.As(fault, &late) && late.Timeout() {
@@ -286,7 +289,8 @@ func (r *Relay) answerWhole(ctx *fasthttp.RequestCtx, resp *http.Response) {
 	ctx.SetBody(body)
 }
 
-// download ends the request when fasthttp is through with the answer, or when the client no longer takes it.
+// download ends the request when fasthttp is through with the answer, or when the client
+// no longer takes it.
 type download struct {
 	from  io.Reader
 	moved func() // is told when a part has passed
@@ -304,9 +308,10 @@ func (d *download) Close() error {
 	return nil
 }
 
-// hopByHop are the headers that belong to one connection and are not passed on (RFC 9110 section 7.6.1); those that the
-// header Connection names come on top: see connectionTokens. The client's own statements about forwarding are dropped with
-// them: this edge states what it knows itself.
+// hopByHop are the headers that belong to one connection and are not passed on (RFC 9110
+// section 7.6.1); those that the header Connection names come on top: see
+// connectionTokens. The client's own statements about forwarding are dropped with them:
+// this edge states what it knows itself.
 func hopByHop(name string) bool {
 	switch strings.ToLower(name) {
 	case "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
@@ -333,7 +338,8 @@ func copyRequestHeader(to http.Header, from *fasthttp.RequestHeader) error {
 		}
 		to.Add(n, string(value))
 	}
-	// By this name net/http takes a POST without a body for one that it may send twice. Names have no case on their way.
+	// By this name net/http takes a POST without a body for one that it may send twice.
+	// Names have no case on their way.
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		if values := to[name]; values != nil {
 			delete(to, name)

@@ -12,9 +12,9 @@ import (
 	"skerry/edgenode/front"
 )
 
-// upload is a request's body on its way up. The transport may go on reading it in a goroutine of its own after it has
-// returned the answer; fasthttp's stream must not be touched after the handler. So reading is under a lock, and stop
-// ends it.
+// upload is a request's body on its way up. The transport may go on reading it in a
+// goroutine of its own after it has returned the answer; fasthttp's stream must not be
+// touched after the handler. So reading is under a lock, and stop ends it.
 type upload struct {
 	ctx   *fasthttp.RequestCtx
 	moved func() // is told when a part has passed
@@ -70,10 +70,12 @@ func (u *upload) Read(p []byte) (int, error) {
 // Close is the transport's; the stream is fasthttp's to close.
 func (u *upload) Close() error { return nil }
 
-// ended tells whether the body was read to its end. It does not wait for a read that waits for the client.
+// ended tells whether the body was read to its end. It does not wait for a read that
+// waits for the client.
 func (u *upload) ended() bool { return u == nil || u.whole.Load() }
 
-// fault is why the client's body could not be read, nil when it could so far. A read that still waits has not failed.
+// fault is why the client's body could not be read, nil when it could so far. A read that
+// still waits has not failed.
 func (u *upload) fault() error {
 	if u == nil || !u.mu.TryLock() {
 		return nil
@@ -85,7 +87,8 @@ func (u *upload) fault() error {
 	return u.end
 }
 
-// stop ends the reading. A read that waits for the client is woken by a deadline in the past.
+// stop ends the reading. A read that waits for the client is woken by a deadline in
+// the past.
 func (u *upload) stop(ctx *fasthttp.RequestCtx) {
 	if u == nil {
 		return

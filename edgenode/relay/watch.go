@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// watch ends a request that nobody waits for, or that nobody will answer. It looks now and then, since most answers are
-// quick.
+// watch ends a request that nobody waits for, or that nobody will answer. It looks now
+// and then, since most answers are quick.
 type watch struct {
 	over     chan struct{}
 	running  sync.WaitGroup
@@ -29,8 +29,9 @@ var (
 	errSilent = errors.New("the write plane answers nobody")
 )
 
-// watch begins to watch. cancel is called with errGone when the client closes its connection while it waits for an answer
-// to begin (later, writing to it tells), and with errSilent when the write plane has stopped answering.
+// watch begins to watch. cancel is called with errGone when the client closes its
+// connection while it waits for an answer to begin (later, writing to it tells), and with
+// errSilent when the write plane has stopped answering.
 func (r *Relay) watch(conn net.Conn, cancel context.CancelCauseFunc) *watch {
 	w := &watch{over: make(chan struct{}), signs: r.signs}
 	w.moved()
@@ -66,9 +67,11 @@ func (w *watch) stop() {
 	w.running.Wait()
 }
 
-// signs are the write plane's signs of life. A process that is frozen, or behind a network that swallows everything, still
-// has its connections: only that it answers tells that it lives. An answer that takes long is no sign of the contrary, so
-// while nothing is heard of it, the write plane is asked something that it can always answer, on a connection of its own.
+// signs are the write plane's signs of life. A process that is frozen, or behind a
+// network that swallows everything, still has its connections: only that it answers tells
+// that it lives. An answer that takes long is no sign of the contrary, so while nothing
+// is heard of it, the write plane is asked something that it can always answer, on a
+// connection of its own.
 //
 // Times are since begun, so that a clock that is set does not matter.
 type signs struct {
@@ -105,8 +108,8 @@ func (s *signs) now() int64 { return int64(time.Since(s.begun)) }
 
 func (s *signs) heard() { s.lastHeard.Store(s.now()) }
 
-// silent tells whoever has waited since a time that the write plane answers nobody: nothing was heard for s.patience, and then
-// not even the question was answered.
+// silent tells whoever has waited since a time that the write plane answers nobody:
+// nothing was heard for s.patience, and then not even the question was answered.
 func (s *signs) silent(since int64) bool {
 	last := max(since, s.lastHeard.Load())
 	switch {

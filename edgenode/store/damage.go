@@ -12,9 +12,10 @@ import (
 	"skerry/replication"
 )
 
-// suspect takes note of an error. If it means damage, the database is not continued: followers find no cursor in it and
-// begin anew, which replaces it. Until then it is read. Pebble checks every block that it reads, so a read gives what was
-// written, or an error.
+// suspect takes note of an error. If it means damage, the database is not continued:
+// followers find no cursor in it and begin anew, which replaces it. Until then it is
+// read. Pebble checks every block that it reads, so a read gives what was written, or
+// an error.
 func (s *Store) suspect(err error) {
 	if err == nil || !pebble.IsCorruptionError(err) && !errors.Is(err, syscall.EIO) || s.damaged.Swap(true) {
 		return
@@ -23,7 +24,8 @@ func (s *Store) suspect(err error) {
 	s.log.Error("the state store is damaged; it is read where it can be until state can be fetched anew", "reason", err)
 }
 
-// replaceDamaged sets a damaged database aside and begins an empty one. What is served from memory goes on being served.
+// replaceDamaged sets a damaged database aside and begins an empty one. What is served
+// from memory goes on being served.
 func (s *Store) replaceDamaged() error {
 	if !s.damaged.Load() {
 		return nil
@@ -88,8 +90,8 @@ func (s *Store) seal() {
 	s.sealLocked()
 }
 
-// sealLocked seals the open database, which must not be replaced meanwhile. A seal that cannot be written stays behind,
-// which only means that less is known.
+// sealLocked seals the open database, which must not be replaced meanwhile. A seal that
+// cannot be written stays behind, which only means that less is known.
 func (s *Store) sealLocked() {
 	if s.db == nil || s.damaged.Load() {
 		return

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// parseFile reads the name of one of Pebble's numbered files. The kind is "MANIFEST" (the list of tables), "OPTIONS",
-// "sst" (a table) or "log".
+// parseFile reads the name of one of Pebble's numbered files. The kind is "MANIFEST" (the
+// list of tables), "OPTIONS", "sst" (a table) or "log".
 func parseFile(name string) (kind string, number uint64, ok bool) {
 	var digits string
 	if before, after, found := strings.Cut(name, "-"); found && (before == "MANIFEST" || before == "OPTIONS") {

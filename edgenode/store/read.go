@@ -18,7 +18,8 @@ type Entry struct {
 	Body      []byte
 }
 
-// Snapshot is one consistent look at both lanes. It is valid inside Store.Read's function only.
+// Snapshot is one consistent look at both lanes. It is valid inside Store.Read's
+// function only.
 type Snapshot struct {
 	iter    *pebble.Iterator
 	cursors [replication.Lanes]*cursor
@@ -27,8 +28,8 @@ type Snapshot struct {
 // ErrNoState means that a lane has no state yet.
 var ErrNoState = errors.New("this edge has no state yet")
 
-// Read runs fn on a snapshot. It fails with ErrNoState while a lane has no state. What fn gets lies in fn's own memory
-// and may be kept.
+// Read runs fn on a snapshot. It fails with ErrNoState while a lane has no state. What fn
+// gets lies in fn's own memory and may be kept.
 func (s *Store) Read(fn func(*Snapshot) error) error {
 	s.swap.RLock()
 	defer s.swap.RUnlock()
@@ -97,11 +98,13 @@ func (v *Snapshot) Get(subject replication.Subject) (Entry, bool, error) {
 	return entry, err == nil, err
 }
 
-// Scan calls fn for every document of a lane whose subject begins with prefix, in order of subject.
+// Scan calls fn for every document of a lane whose subject begins with prefix, in order
+// of subject.
 func (v *Snapshot) Scan(lane replication.Lane, prefix string, fn func(replication.Subject, Entry) error) error {
 	head := generationKey('d', lane, v.cursors[lane].generation)
 	from := append(bytes.Clone(head), prefix...)
-	// Bounds keep the iterator from looking into the block behind the last document, which may be another's and damaged.
+	// Bounds keep the iterator from looking into the block behind the last document,
+	// which may be another's and damaged.
 	v.iter.SetBounds(from, behind(from))
 	defer v.iter.SetBounds(nil, nil)
 	for ok := v.iter.SeekGE(from); ok && bytes.HasPrefix(v.iter.Key(), from); ok = v.iter.Next() {
@@ -120,7 +123,8 @@ func (v *Snapshot) Scan(lane replication.Lane, prefix string, fn func(replicatio
 	return v.iter.Error()
 }
 
-// behind is the first key after all that begin with a prefix. Keys here begin with a letter.
+// behind is the first key after all that begin with a prefix. Keys here begin with
+// a letter.
 func behind(prefix []byte) []byte {
 	b := bytes.Clone(prefix)
 	for i := len(b) - 1; ; i-- {
@@ -130,7 +134,8 @@ func behind(prefix []byte) []byte {
 	}
 }
 
-// Positions are the highest positions of an environment and its project in one lane, none below the lane's floor.
+// Positions are the highest positions of an environment and its project in one lane, none
+// below the lane's floor.
 func (v *Snapshot) Positions(lane replication.Lane, project, env string) (Positions, error) {
 	var all Positions
 	for i := range all {

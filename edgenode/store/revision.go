@@ -23,11 +23,13 @@ const (
 	Parts    // how many there are
 )
 
-// Positions are the highest positions of each part in one lane, tombstones included: they outlive the documents, so a
-// revision does not fall when its newest document is a deletion.
+// Positions are the highest positions of each part in one lane, tombstones included: they
+// outlive the documents, so a revision does not fall when its newest document is a
+// deletion.
 //
-// They are stored per scope, one record of Parts big-endian integers: scope "<project>" has the parts that belong to the
-// whole project, scope "<project>.<environment>" the others.
+// They are stored per scope, one record of Parts big-endian integers: scope
+// "<project>" has the parts that belong to the whole project, scope
+// "<project>.<environment>" the others.
 type Positions [Parts]replication.Position
 
 func (p *Positions) raise(part Part, to replication.Position) { p[part] = max(p[part], to) }
@@ -39,7 +41,8 @@ func (p *Positions) merge(o Positions) {
 	}
 }
 
-// scopeOf names the record and the part that a document counts in; ok is false for documents that belong to no revision.
+// scopeOf names the record and the part that a document counts in; ok is false for
+// documents that belong to no revision.
 func scopeOf(p replication.Parts) (scope string, part Part, ok bool) {
 	switch p.Kind {
 	case replication.KindFlag, replication.KindHalt:
@@ -59,7 +62,8 @@ func scopeOf(p replication.Parts) (scope string, part Part, ok bool) {
 // revisions are the records that a batch raises, by key.
 type revisions map[string]*Positions
 
-// raise counts a document in, reading its record first when the batch has not touched it yet.
+// raise counts a document in, reading its record first when the batch has not
+// touched it yet.
 func (rs revisions) raise(r pebble.Reader, lane replication.Lane, generation uint32, d *replication.Document) error {
 	parts, err := d.Subject.Parse()
 	if err != nil {

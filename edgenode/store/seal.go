@@ -15,17 +15,21 @@ import (
 	"skerry/replication"
 )
 
-// A seal says what the database held when it was written: how long its list of tables was, what that amounted to, and
-// how far each lane was. It lies beside the database, in a file of its own.
+// A seal says what the database held when it was written: how long its list of tables
+// was, what that amounted to, and how far each lane was. It lies beside the database, in
+// a file of its own.
 //
-// Pebble checks every block that it reads, but takes the first broken record of its list of tables, or of its log, for
-// the end of it: that is how a crash looks. A list that was damaged then opens as an older one, and what came after is
-// missing without a word: keys would be unknown that are not. With the seal an open database is at least what it was.
+// Pebble checks every block that it reads, but takes the first broken record of its list
+// of tables, or of its log, for the end of it: that is how a crash looks. A list that was
+// damaged then opens as an older one, and what came after is missing without a word: keys
+// would be unknown that are not. With the seal an open database is at least what it was.
 //
-// What was written after the seal is not judged: a crash may have torn it. So the seal may lag behind, and does by the
-// moments that it takes to be written. A seal that cannot be read says nothing, and then the list must be without a fault.
+// What was written after the seal is not judged: a crash may have torn it. So the seal
+// may lag behind, and does by the moments that it takes to be written. A seal that cannot
+// be read says nothing, and then the list must be without a fault.
 //
-// The file has two slots, written in turn, so that a crash while one is written leaves the other. A slot:
+// The file has two slots, written in turn, so that a crash while one is written leaves
+// the other. A slot:
 //
 //	offset  size
 //	     0     1  version, 1
@@ -94,7 +98,8 @@ type sealer struct {
 	last seal // written, or found
 }
 
-// openSealer opens the file, or makes one, and reads the newest seal in it; found is false when there is none.
+// openSealer opens the file, or makes one, and reads the newest seal in it; found is
+// false when there is none.
 func openSealer(fs vfs.FS, dir, db string) (_ *sealer, found bool, err error) {
 	s := &sealer{fs: fs, db: db, path: fs.PathJoin(dir, "seal")}
 	if s.file, err = fs.OpenReadWrite(s.path, vfs.WriteCategoryUnspecified); errors.Is(err, os.ErrNotExist) {
@@ -166,8 +171,8 @@ func (s *sealer) write(cursors [replication.Lanes]*cursor) error {
 	return nil
 }
 
-// sum goes on with the list of tables from the seal's length to its present end. The list is synced first: a seal must not
-// outlive what it seals.
+// sum goes on with the list of tables from the seal's length to its present end. The list
+// is synced first: a seal must not outlive what it seals.
 func (s *sealer) sum(path string, to *seal) error {
 	file, err := s.fs.Open(path)
 	if err != nil {
@@ -192,8 +197,9 @@ func (s *sealer) sum(path string, to *seal) error {
 	return nil
 }
 
-// judgeFiles tells, before the database is opened, whether its list of tables is what the seal says; nil is good. An open
-// would already have deleted the tables that a damaged list does not name.
+// judgeFiles tells, before the database is opened, whether its list of tables is what the
+// seal says; nil is good. An open would already have deleted the tables that a damaged
+// list does not name.
 func judgeFiles(fs vfs.FS, db string, sealed *seal) error {
 	names, err := fs.List(db)
 	if errors.Is(err, os.ErrNotExist) {
@@ -254,8 +260,8 @@ func judgeRecords(list io.Reader) error {
 	}
 }
 
-// judgeCursors tells, after the database was opened, whether a lane is behind what the seal says: then the end of the log
-// is lost. Positions rise from one epoch to the next.
+// judgeCursors tells, after the database was opened, whether a lane is behind what the
+// seal says: then the end of the log is lost. Positions rise from one epoch to the next.
 func judgeCursors(cursors [replication.Lanes]*cursor, sealed *seal) error {
 	if sealed == nil {
 		return nil

@@ -1,11 +1,14 @@
-// Package store is the edge's own copy of the state: every document of both lanes, on disk, in a Pebble store of its own.
+// Package store is the edge's own copy of the state: every document of both lanes, on
+// disk, in a Pebble store of its own.
 //
-// It promises: documents, revisions and the cursor behind them are written together or not at all, so that after any
-// crash the disk is at a whole transaction; nothing is read or announced before it is synced, so that what was served is
-// there after a crash; a lane that is taken anew lies beside the one that is served until it is whole; a store whose
-// damage is found before it serves is not served, one whose damage is found later is read where it can be until the
-// followers fill a new one; a damaged store is set aside under another name and reported, never deleted; nothing is
-// written once the disk is nearly full, because Pebble ends the process when a write fails.
+// It promises: documents, revisions and the cursor behind them are written together or
+// not at all, so that after any crash the disk is at a whole transaction; nothing is read
+// or announced before it is synced, so that what was served is there after a crash; a
+// lane that is taken anew lies beside the one that is served until it is whole; a store
+// whose damage is found before it serves is not served, one whose damage is found later
+// is read where it can be until the followers fill a new one; a damaged store is set
+// aside under another name and reported, never deleted; nothing is written once the disk
+// is nearly full, because Pebble ends the process when a write fails.
 //
 // It keeps no decoded form of anything: that is the views' work.
 //
@@ -15,7 +18,8 @@
 //	"d" lane generation subject       document: position (8), changed at in µs (8), body
 //	"r" lane generation scope         revisions of a project or of one of its environments, see revision.go
 //
-// lane is one byte, generation four, big-endian. Everything of one environment is one range.
+// lane is one byte, generation four, big-endian. Everything of one environment is
+// one range.
 package store
 
 import (
@@ -46,7 +50,8 @@ type Config struct {
 	Reserve uint64
 	// Free asks for the free space where Dir lies; nil means the file system's.
 	Free func() (uint64, error)
-	// Verify is how long Open may check tables before the store serves; the rest is checked while it does. 0 means 300 ms.
+	// Verify is how long Open may check tables before the store serves; the rest is
+	// checked while it does. 0 means 300 ms.
 	Verify time.Duration
 	Log    *slog.Logger // nil means slog.Default()
 }
@@ -88,7 +93,8 @@ var (
 	ErrLocked = errors.New("another edge runs on this folder")
 	// ErrFull means that the disk is so full that writing would be dangerous.
 	ErrFull = errors.New("too little free disk space to store state")
-	// ErrSetAside means that the store was found damaged and has just been replaced by an empty one.
+	// ErrSetAside means that the store was found damaged and has just been replaced by an
+	// empty one.
 	ErrSetAside = errors.New("the store was damaged and is set aside")
 )
 
@@ -106,7 +112,8 @@ type Store struct {
 	log    *slog.Logger
 	lock   *pebble.Lock
 
-	// observe is called after every write, in the writer's goroutine, once per write and in order within a lane.
+	// observe is called after every write, in the writer's goroutine, once per write and
+	// in order within a lane.
 	observe func(Change)
 
 	swap   sync.RWMutex // held for writing while db is replaced
@@ -161,7 +168,8 @@ func Open(config Config, observe func(Change)) (*Store, error) {
 	return s, nil
 }
 
-// Run checks the tables that Open had no time for and keeps the seal up to date, until ctx ends.
+// Run checks the tables that Open had no time for and keeps the seal up to date, until
+// ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	s.verifyRest(ctx)
 	for {
@@ -182,7 +190,8 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// sealPause is how long a seal may lag behind: its own syncs should not be in the way of those that changes wait for.
+// sealPause is how long a seal may lag behind: its own syncs should not be in the way of
+// those that changes wait for.
 const sealPause = 200 * time.Millisecond
 
 // Close gives the folder free. Run must have ended.
@@ -235,7 +244,8 @@ func (s *Store) Bytes() uint64 {
 
 func (s *Store) path() string { return s.config.FS.PathJoin(s.config.Dir, "db") }
 
-// openOrSetAside opens the database. Whatever keeps it from opening, but for a lack of space or rights, is damage.
+// openOrSetAside opens the database. Whatever keeps it from opening, but for a lack of
+// space or rights, is damage.
 func (s *Store) openOrSetAside() error {
 	var found bool
 	var err error
@@ -302,7 +312,8 @@ func (s *Store) open(sealed *seal) error {
 	return nil
 }
 
-// openDatabase opens Pebble. Its file of options says nothing that options does not, so a damaged one is put away.
+// openDatabase opens Pebble. Its file of options says nothing that options does not, so a
+// damaged one is put away.
 func (s *Store) openDatabase() (*pebble.DB, error) {
 	db, err := pebble.Open(s.path(), s.options())
 	if err == nil {
@@ -412,7 +423,8 @@ type logger struct{ log *slog.Logger }
 func (l logger) Infof(format string, args ...any)  {}
 func (l logger) Errorf(format string, args ...any) { l.log.Error(fmt.Sprintf(format, args...)) }
 
-// Fatalf is called where Pebble cannot go on, for example when its log cannot be written; it must not return.
+// Fatalf is called where Pebble cannot go on, for example when its log cannot be written;
+// it must not return.
 func (l logger) Fatalf(format string, args ...any) {
 	l.log.Error(fmt.Sprintf(format, args...))
 	panic("pebble cannot go on: " + fmt.Sprintf(format, args...))

@@ -16,9 +16,10 @@ type table struct {
 	opened int // the database it belongs to
 }
 
-// verifyFirst reads tables, newest and smallest levels first, as long as there is time, and notes the rest for Run.
-// A store of some hundred thousand documents is read whole before it serves. One that takes longer must not keep an edge
-// from answering: what is damaged there is an error to whoever reads it, never an absence.
+// verifyFirst reads tables, newest and smallest levels first, as long as there is time,
+// and notes the rest for Run. A store of some hundred thousand documents is read whole
+// before it serves. One that takes longer must not keep an edge from answering: what is
+// damaged there is an error to whoever reads it, never an absence.
 func (s *Store) verifyFirst() {
 	deadline := time.Now().Add(s.config.Verify)
 	levels, err := s.db.SSTables()
@@ -56,7 +57,8 @@ func (s *Store) verifyRest(ctx context.Context) {
 	s.unread = nil
 }
 
-// verifyNext reads one table, checking every block. A table that has gone was compacted away: nobody will read it.
+// verifyNext reads one table, checking every block. A table that has gone was compacted
+// away: nobody will read it.
 func (s *Store) verifyNext() {
 	one := s.unread[0]
 	s.unread = s.unread[1:]

@@ -11,7 +11,8 @@ import (
 	"skerry/replication/down"
 )
 
-// Cursor is the lane's stored cursor; ok is false when the lane has no state that could be continued.
+// Cursor is the lane's stored cursor; ok is false when the lane has no state that could
+// be continued.
 func (s *Store) Cursor(lane replication.Lane) (down.Cursor, bool) {
 	if c := s.cursors[lane].Load(); c != nil && !s.damaged.Load() {
 		return c.Cursor, true
@@ -19,7 +20,8 @@ func (s *Store) Cursor(lane replication.Lane) (down.Cursor, bool) {
 	return down.Cursor{}, false
 }
 
-// Apply stores whole transactions together with the cursor behind them, and serves them when they are synced.
+// Apply stores whole transactions together with the cursor behind them, and serves them
+// when they are synced.
 func (s *Store) Apply(lane replication.Lane, documents []replication.Document, to down.Cursor) error {
 	if err := s.roomy(); err != nil {
 		return err
@@ -46,8 +48,8 @@ func (s *Store) Apply(lane replication.Lane, documents []replication.Document, t
 	return nil
 }
 
-// Begin opens a new generation of the lane beside the one that is served. A damaged database is set aside now, when
-// somebody is there who can fill a new one.
+// Begin opens a new generation of the lane beside the one that is served. A damaged
+// database is set aside now, when somebody is there who can fill a new one.
 func (s *Store) Begin(lane replication.Lane) (down.Generation, error) {
 	if err := s.replaceDamaged(); err != nil {
 		return nil, err
@@ -70,8 +72,8 @@ func (s *Store) Begin(lane replication.Lane) (down.Generation, error) {
 	return &generation{store: s, lane: lane, number: number, opened: opened}, nil
 }
 
-// Still runs fn while nothing is stored in the lane, and when everything that can be read of it has been observed. fn must not
-// write.
+// Still runs fn while nothing is stored in the lane, and when everything that can be read
+// of it has been observed. fn must not write.
 func (s *Store) Still(lane replication.Lane, fn func()) {
 	s.writing[lane].Lock()
 	defer s.writing[lane].Unlock()
@@ -86,7 +88,8 @@ type generation struct {
 	opened int // the database it was begun in
 }
 
-// current guards a write, which holds swap, against a database that is not the one that the generation was begun in.
+// current guards a write, which holds swap, against a database that is not the one that
+// the generation was begun in.
 func (g *generation) current() error {
 	if g.opened != g.store.opened || g.store.damaged.Load() {
 		return ErrSetAside
@@ -109,8 +112,9 @@ func (g *generation) Add(documents []replication.Document) error {
 	})
 }
 
-// Serve takes the generation into service in place of the present one, which is deleted. Readers that began before read
-// the old one to their end: Pebble's iterators are snapshots.
+// Serve takes the generation into service in place of the present one, which is deleted.
+// Readers that began before read the old one to their end: Pebble's iterators are
+// snapshots.
 func (g *generation) Serve(to down.Cursor) error {
 	s := g.store
 	s.writing[g.lane].Lock()
@@ -134,17 +138,20 @@ func (g *generation) Serve(to down.Cursor) error {
 	return nil
 }
 
-// writeServed is write for what is to be served: it is synced, and visible when it is. Pebble shows a batch to readers
-// before it is synced, and keeps what is not synced in the process for a while: an edge that is killed forgets it. If it
-// had been read, the edge would come back with a lower revision than it had served. So readers look at a snapshot, which
-// is taken here. The one writer at a time is the price; both lanes' writes are rare, or large.
+// writeServed is write for what is to be served: it is synced, and visible when it is.
+// Pebble shows a batch to readers before it is synced, and keeps what is not synced in
+// the process for a while: an edge that is killed forgets it. If it had been read, the
+// edge would come back with a lower revision than it had served. So readers look at a
+// snapshot, which is taken here. The one writer at a time is the price; both lanes'
+// writes are rare, or large.
 func (s *Store) writeServed(fill func(db *pebble.DB, batch *pebble.Batch) error) error {
 	s.serving.Lock()
 	defer s.serving.Unlock()
 	return s.write(pebble.Sync, fill)
 }
 
-// write commits what fill puts into a batch. The caller holds the lane's writing lock, and serving for a synced one.
+// write commits what fill puts into a batch. The caller holds the lane's writing lock,
+// and serving for a synced one.
 func (s *Store) write(how *pebble.WriteOptions, fill func(db *pebble.DB, batch *pebble.Batch) error) error {
 	s.swap.RLock()
 	defer s.swap.RUnlock()

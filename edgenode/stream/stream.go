@@ -1,13 +1,14 @@
-// Package stream tells clients that an environment has changed: Server-Sent Events, as OpenFeature clients expect them
-// (supplement §4).
+// Package stream tells clients that an environment has changed: Server-Sent Events, as
+// OpenFeature clients expect them (supplement §4).
 //
 //	id: <revision>
 //	data: {"type":"refetchEvaluation","etag":"\"<revision of the module>\"","module":"switch","revision":"<revision>"}
 //
-// It promises: a change is announced once it can be read here; a slow reader holds nothing up and gets one message for all
-// that it missed; a stream ends within a second of its key's revocation, after 30 minutes (±20%, so that clients
-// do not come back all at once), and with the edge. A stream costs one goroutine and its connection, nothing of the HTTP
-// server.
+// It promises: a change is announced once it can be read here; a slow reader holds
+// nothing up and gets one message for all that it missed; a stream ends within a second
+// of its key's revocation, after 30 minutes (±20%, so that clients do not come back all
+// at once), and with the edge. A stream costs one goroutine and its connection, nothing
+// of the HTTP server.
 package stream
 
 import (
@@ -76,7 +77,8 @@ func (m *Module) Streams() int {
 	return len(m.open)
 }
 
-// Run ends streams whose keys do not hold any more, until ctx ends; then it ends all and waits for them.
+// Run ends streams whose keys do not hold any more, until ctx ends; then it ends all and
+// waits for them.
 func (m *Module) Run(ctx context.Context) error {
 	tick := time.NewTicker(m.config.Check)
 	defer tick.Stop()
@@ -151,7 +153,8 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 	head := append([]byte(nil), h.Header()...)
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(c net.Conn) {
-		// Only here: the server does not hand over the connection of a client that has gone.
+		// Only here: the server does not hand over the connection of a client that
+		// has gone.
 		if m.admit(s) {
 			s.take(c, head)
 		}
@@ -166,8 +169,9 @@ func (m *Module) room() bool {
 
 func (m *Module) roomLocked() bool { return !m.closing && len(m.open) < m.config.Streams }
 
-// admit counts a stream in, from here on to leave. Where another has taken the last place since the client was told yes, it
-// is not: the connection ends, and the client comes again.
+// admit counts a stream in, from here on to leave. Where another has taken the last
+// place since the client was told yes, it is not: the connection ends, and the client
+// comes again.
 func (m *Module) admit(s *stream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,7 +180,8 @@ func (m *Module) admit(s *stream) bool {
 	}
 	m.open[s] = struct{}{}
 	m.running.Add(1)
-	// Subscribed before the state is looked at: a change in between is announced, perhaps twice.
+	// Subscribed before the state is looked at: a change in between is announced,
+	// perhaps twice.
 	s.sub = m.views.Subscribe(s.key.ProjectID, s.key.Environment)
 	return true
 }
@@ -189,8 +194,9 @@ func (m *Module) leave(s *stream) {
 	m.running.Done()
 }
 
-// take runs the stream. A TCP connection is taken over by a second descriptor, and the server is let go: what it keeps for
-// a hijacked connection (request, 8 KiB of buffer, a grown stack) is more than the stream itself needs.
+// take runs the stream. A TCP connection is taken over by a second descriptor, and the
+// server is let go: what it keeps for a hijacked connection (request, 8 KiB of buffer, a
+// grown stack) is more than the stream itself needs.
 func (s *stream) take(c net.Conn, head []byte) {
 	own, err := second(c)
 	if err != nil {
@@ -218,7 +224,8 @@ func second(c net.Conn) (net.Conn, error) {
 			if err = errors.Join(err, file.Close()); err != nil {
 				return nil, fmt.Errorf("duplicate connection: %w", err)
 			}
-			// What a reader does not take waits here, in the kernel's memory, so it is little.
+			// What a reader does not take waits here, in the kernel's memory, so it
+			// is little.
 			return own, own.(*net.TCPConn).SetWriteBuffer(sendBuffer)
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
@@ -230,7 +237,8 @@ func second(c net.Conn) (net.Conn, error) {
 	}
 }
 
-// sendBuffer is what the kernel may hold of a stream, in bytes (it takes twice that for its own needs).
+// sendBuffer is what the kernel may hold of a stream, in bytes (it takes twice that for
+// its own needs).
 const sendBuffer = 8 << 10
 
 var ping = []byte(": ping\n\n")
@@ -282,7 +290,8 @@ func (s *stream) write(c net.Conn, message []byte) error {
 // everything is what a client is told that comes back after a change.
 const everything = view.SwitchChanged | view.ConfigChanged | view.PulseChanged | view.CohortsChanged
 
-// opening is what a stream begins with: a comment, so that the client knows that it stands, and what it missed.
+// opening is what a stream begins with: a comment, so that the client knows that it
+// stands, and what it missed.
 func (s *stream) opening() ([]byte, bool) {
 	b := []byte(": open\n\n")
 	if s.since == "" {

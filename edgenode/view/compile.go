@@ -17,7 +17,8 @@ import (
 // errNoProject means that there is no such project here (or no longer).
 var errNoProject = errors.New("no such project")
 
-// draft is an environment while it is being made: from nothing, or from its predecessor by some changed documents.
+// draft is an environment while it is being made: from nothing, or from its predecessor
+// by some changed documents.
 type draft struct {
 	views   *Store
 	old     *Environment // nil: from nothing
@@ -86,7 +87,8 @@ func (d *draft) take(subject replication.Subject, entry store.Entry) {
 	d.apply(parsed{p, &replication.Document{Lane: p.Lane, Subject: subject, Position: entry.Position, Body: entry.Body}})
 }
 
-// sort puts what was appended in order of subject into order of key, in lists as long as they must be.
+// sort puts what was appended in order of subject into order of key, in lists as long as
+// they must be.
 func (d *draft) sort() {
 	e := &d.env
 	e.Flags, e.Items, e.Cohorts, e.Surveys = slices.Clone(e.Flags), slices.Clone(e.Items), slices.Clone(e.Cohorts), slices.Clone(e.Surveys)
@@ -96,8 +98,8 @@ func (d *draft) sort() {
 	slices.SortFunc(e.Surveys, func(a, b *Survey) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// apply takes one changed document in. A body that does not parse (a newer version's, say) counts as absent: on every
-// edge alike, however it came to it.
+// apply takes one changed document in. A body that does not parse (a newer version's,
+// say) counts as absent: on every edge alike, however it came to it.
 func (d *draft) apply(p parsed) {
 	env := &d.env
 	env.at[p.Parts.Lane] = max(env.at[p.Parts.Lane], p.Position)
@@ -248,14 +250,16 @@ func (d *draft) applySurvey(p parsed) {
 	put(d, &d.env.Surveys, id, survey, func(s *Survey) string { return s.ID })
 }
 
-// own makes a list the draft's own before it is changed: the predecessor is being read by others.
+// own makes a list the draft's own before it is changed: the predecessor is being read
+// by others.
 func own[T any](owned *bool, list *[]T) {
 	if !*owned {
 		*list, *owned = slices.Clone(*list), true
 	}
 }
 
-// put replaces, inserts or (nil) removes one entry of a list in order of key. A draft from nothing appends and sorts once.
+// put replaces, inserts or (nil) removes one entry of a list in order of key. A draft
+// from nothing appends and sorts once.
 func put[T any, P interface {
 	*T
 	cost() int64

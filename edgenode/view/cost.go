@@ -6,8 +6,9 @@ import (
 	"skerry/pkg/predicate"
 )
 
-// Estimates of the heap that things take, without their compiled forms, whose makers tell their size. The bound on memory
-// is only as good as these numbers; a test compares them with the heap.
+// Estimates of the heap that things take, without their compiled forms, whose makers tell
+// their size. The bound on memory is only as good as these numbers; a test compares them
+// with the heap.
 
 // pointer is a place in a list.
 const pointer = int64(unsafe.Sizeof(uintptr(0)))
@@ -55,8 +56,8 @@ func (c *Cohort) cost() int64 {
 	return n
 }
 
-// forget lets go of the definitions that the hooks have compiled. Only what is new has one, and what is new is seen by
-// nobody else yet.
+// forget lets go of the definitions that the hooks have compiled. Only what is new has
+// one, and what is new is seen by nobody else yet.
 func (d *draft) forget() {
 	e := &d.env
 	if d.changed.All {

@@ -8,13 +8,14 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// filled is a cache of values that are read from disk, bounded by their total weight. The disk may change while a value is
-// being read, and a value of before the change must not be kept after it. So every shard counts how often something was
-// dropped from it, and a value is kept only if that count is what it was before the read. Values are shared: they must not
-// change.
+// filled is a cache of values that are read from disk, bounded by their total weight. The
+// disk may change while a value is being read, and a value of before the change must not
+// be kept after it. So every shard counts how often something was dropped from it, and a
+// value is kept only if that count is what it was before the read. Values are shared:
+// they must not change.
 //
-// When there is no room, arbitrary values are evicted, not the oldest: a map needs no bookkeeping for that, and a value
-// that is in use is soon read again.
+// When there is no room, arbitrary values are evicted, not the oldest: a map needs no
+// bookkeeping for that, and a value that is in use is soon read again.
 type filled[K comparable, V any] struct {
 	seed   maphash.Seed
 	room   int64 // of one shard
@@ -33,8 +34,9 @@ type shard[K comparable, V any] struct {
 	_       [16]byte
 }
 
-// newFilled divides the room into shards. Readers of one share a lock, and what a shard holds must fit into its part of the
-// room: many are good for many small values, few for large ones.
+// newFilled divides the room into shards. Readers of one share a lock, and what a shard
+// holds must fit into its part of the room: many are good for many small values, few for
+// large ones.
 func newFilled[K comparable, V any](room int64, shards int, weigh func(V) int64) *filled[K, V] {
 	f := &filled[K, V]{seed: maphash.MakeSeed(), room: max(room/int64(shards), 1), weigh: weigh, shards: make([]shard[K, V], shards)}
 	for i := range f.shards {
@@ -56,7 +58,8 @@ func (f *filled[K, V]) get(key K) (V, bool) {
 	return v, ok
 }
 
-// load reads a value, once however many ask under this name, and keeps it if read says that it exists.
+// load reads a value, once however many ask under this name, and keeps it if read says
+// that it exists.
 func (f *filled[K, V]) load(key K, name string, read func() (V, bool, error)) (V, bool, error) {
 	type result struct {
 		value V

@@ -12,8 +12,9 @@ import (
 	"skerry/replication"
 )
 
-// Key finds the API key with this hash, if it is valid now. A found key costs no allocation. Finding by hash leaks
-// nothing through time: who can measure how far two hashes agree cannot choose them.
+// Key finds the API key with this hash, if it is valid now. A found key costs no
+// allocation. Finding by hash leaks nothing through time: who can measure how far two
+// hashes agree cannot choose them.
 func (s *Store) Key(hash apikey.Hash) (Key, bool) {
 	key, ok := s.keys.get(hash)
 	if !ok {

@@ -14,13 +14,15 @@ import (
 	"skerry/replication"
 )
 
-// A cohort may have a million members. They lie on disk in hash shards, and a lookup needs one of them; those in use are
-// kept in memory, within a bound, as sorted 128-bit hashes: 16 bytes a member whatever its id. The hashes are seeded
-// anew by every process, so nobody can construct an id that is taken for a member's.
+// A cohort may have a million members. They lie on disk in hash shards, and a lookup
+// needs one of them; those in use are kept in memory, within a bound, as sorted 128-bit
+// hashes: 16 bytes a member whatever its id. The hashes are seeded anew by every process,
+// so nobody can construct an id that is taken for a member's.
 //
-// An environment never changes, the shards do, and an answer must be of one state: its tag names the environment's. So
-// every shard in memory knows of which state of the project's cohorts it is, as the highest position of any of their
-// documents, and a lookup that finds another state than its environment's says so instead of answering.
+// An environment never changes, the shards do, and an answer must be of one state: its
+// tag names the environment's. So every shard in memory knows of which state of the
+// project's cohorts it is, as the highest position of any of their documents, and a
+// lookup that finds another state than its environment's says so instead of answering.
 
 type memberKey struct {
 	project, cohort string
@@ -31,8 +33,8 @@ func (k memberKey) name() string { return k.project + "/" + strconv.Itoa(k.shard
 
 type memberHash struct{ a, b uint64 }
 
-// memberSet is one shard, as it was when the project's cohorts were at asOf, and as it still is while it is kept: a change
-// drops it.
+// memberSet is one shard, as it was when the project's cohorts were at asOf, and as it
+// still is while it is kept: a change drops it.
 type memberSet struct {
 	hashes []memberHash
 	asOf   replication.Position
@@ -54,7 +56,8 @@ type Members struct {
 	at   replication.Position // of the newest document of the environment's cohorts
 }
 
-// Members is the list of a cohort of this environment; nil: the cohort is by predicate alone.
+// Members is the list of a cohort of this environment; nil: the cohort is by
+// predicate alone.
 func (e *Environment) Members(c *Cohort) *Members {
 	if c.members == nil {
 		return nil
@@ -62,8 +65,9 @@ func (e *Environment) Members(c *Cohort) *Members {
 	return &Members{c.members, e.Modules.Cohorts.Normal}
 }
 
-// Has tells whether the list names the id. It does not evaluate the cohort's predicate, and may read the disk. known is
-// false when that cannot be read, or is of another state than the environment, which is then an old one: see Store.Settled.
+// Has tells whether the list names the id. It does not evaluate the cohort's predicate,
+// and may read the disk. known is false when that cannot be read, or is of another state
+// than the environment, which is then an old one: see Store.Settled.
 func (m *Members) Has(distinctID string) (in, known bool) {
 	s := m.list.views
 	key := memberKey{m.list.project, m.list.cohort, decide.Shard(distinctID, m.list.shards)}

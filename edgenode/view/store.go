@@ -25,7 +25,8 @@ type Options struct {
 	Log         *slog.Logger // nil means slog.Default()
 }
 
-// Store hands out keys and environments. Its disk must be set with Attach before anything else is called.
+// Store hands out keys and environments. Its disk must be set with Attach before anything
+// else is called.
 type Store struct {
 	disk  *store.Store
 	hooks Hooks
@@ -37,8 +38,9 @@ type Store struct {
 	members     *filled[memberKey, *memberSet]
 	subscribers subscribers
 	floors      [replication.Lanes]atomic.Uint64
-	// applied is the position in the normal lane up to which members that changed have been dropped from memory; 0: nothing
-	// is known, because the lane came anew and that could not be taken in yet.
+	// applied is the position in the normal lane up to which members that changed have
+	// been dropped from memory; 0: nothing is known, because the lane came anew and that
+	// could not be taken in yet.
 	applied atomic.Uint64
 
 	mu    sync.RWMutex
@@ -90,7 +92,8 @@ func New(options Options) *Store {
 	}
 }
 
-// Attach gives the views their disk. (The disk is opened with Apply as its observer, so one of the two must come first.)
+// Attach gives the views their disk. (The disk is opened with Apply as its observer, so
+// one of the two must come first.)
 func (s *Store) Attach(disk *store.Store) {
 	s.disk = disk
 	s.applied.Store(1)
@@ -99,20 +102,25 @@ func (s *Store) Attach(disk *store.Store) {
 	}
 }
 
-// Ready tells whether this edge has state to serve from. What is in memory is served even when it has not.
+// Ready tells whether this edge has state to serve from. What is in memory is served even
+// when it has not.
 func (s *Store) Ready() bool { return s.disk.Serving() }
 
-// Faults counts the times that a key or an environment could not be read from the disk. If the count rises during a
-// look-up that finds nothing, then the thing may exist all the same: it may only be unreadable.
+// Faults counts the times that a key or an environment could not be read from the disk.
+// If the count rises during a look-up that finds nothing, then the thing may exist all
+// the same: it may only be unreadable.
 func (s *Store) Faults() uint64 { return s.faults.Load() }
 
-// Tick moves the clock by which the least used environments are found. It is to be called now and then.
+// Tick moves the clock by which the least used environments are found. It is to be called
+// now and then.
 func (s *Store) Tick() { s.minute.Store(time.Now().Unix() / 60) }
 
-// retry is how long what cannot be compiled anew is served as it was before it is tried again.
+// retry is how long what cannot be compiled anew is served as it was before it is
+// tried again.
 const retry = 250 * time.Millisecond
 
-// Environment finds an environment by the project's id. ok is false when the project is unknown here.
+// Environment finds an environment by the project's id. ok is false when the project is
+// unknown here.
 func (s *Store) Environment(project, env string) (*Environment, bool) {
 	of := envKey{project, env}
 	s.mu.RLock()
@@ -129,9 +137,10 @@ func (s *Store) Environment(project, env string) (*Environment, bool) {
 	return s.fill(of)
 }
 
-// Settled runs fn with an environment as Environment finds it, while no change of the normal lane is stored or taken in: what
-// fn asks of its cohorts' members is then of the environment's state too. Changes wait meanwhile, so this is for whoever has
-// asked in vain (Members.Has). It reports whether there is such an environment.
+// Settled runs fn with an environment as Environment finds it, while no change of the
+// normal lane is stored or taken in: what fn asks of its cohorts' members is then of the
+// environment's state too. Changes wait meanwhile, so this is for whoever has asked in
+// vain (Members.Has). It reports whether there is such an environment.
 func (s *Store) Settled(project, env string, fn func(*Environment)) (ok bool) {
 	s.disk.Still(replication.Normal, func() {
 		var e *Environment
@@ -162,7 +171,8 @@ func (s *Store) fill(of envKey) (*Environment, bool) {
 		if !errors.Is(err, store.ErrNoState) {
 			s.log.Error("compile an environment", "project_id", of.project, "environment", of.env, "error", err)
 		}
-		// What was served so far goes on being served, and is not held up by looking again for every request.
+		// What was served so far goes on being served, and is not held up by looking
+		// again for every request.
 		if old := at.env.Load(); old != nil {
 			at.again.Store(time.Now().Add(retry).UnixMilli())
 			return old, true
@@ -203,7 +213,8 @@ func (s *Store) put(at *slot, e *Environment) {
 	}
 }
 
-// evict pushes out what was not used for longest, down to nine tenths of the room, sparing one slot.
+// evict pushes out what was not used for longest, down to nine tenths of the room,
+// sparing one slot.
 func (s *Store) evict(spare *slot) {
 	all := make([]*slot, 0, len(s.slots))
 	for _, at := range s.slots {
@@ -262,9 +273,10 @@ func (s *Store) Apply(c store.Change) {
 	}
 }
 
-// applyAnew makes everything be read from the disk. While a damaged store is being filled anew, one lane stands there
-// before the other, and nothing can be read: then what is in memory holds until the other one is there too. It is stale
-// all the same: what changes meanwhile must not be put on top of it.
+// applyAnew makes everything be read from the disk. While a damaged store is being filled
+// anew, one lane stands there before the other, and nothing can be read: then what is in
+// memory holds until the other one is there too. It is stale all the same: what changes
+// meanwhile must not be put on top of it.
 func (s *Store) applyAnew() {
 	s.applied.Store(0)
 	if s.disk != nil && !s.disk.Serving() {
@@ -294,7 +306,8 @@ type parsed struct {
 	*replication.Document
 }
 
-// sort drops changed keys and members from memory and gives every environment its documents, in order.
+// sort drops changed keys and members from memory and gives every environment its
+// documents, in order.
 func (s *Store) sort(documents []replication.Document) map[envKey][]parsed {
 	to := make(map[envKey][]parsed)
 	for i := range documents {
@@ -331,7 +344,8 @@ func (s *Store) dropKey(name string) {
 	s.keys.drop(hash)
 }
 
-// update brings an environment in memory up to date, by compiling what has changed, and announces it in any case.
+// update brings an environment in memory up to date, by compiling what has changed, and
+// announces it in any case.
 func (s *Store) update(of envKey, lane replication.Lane, documents []parsed) {
 	s.mu.RLock()
 	at := s.slots[of]

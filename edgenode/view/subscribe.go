@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Subscription tells that something of an environment has changed: a set of modules and a channel of one slot. However
-// slow its reader is, nothing waits for it and nothing piles up; changes it did not take in between are one.
+// Subscription tells that something of an environment has changed: a set of modules and a
+// channel of one slot. However slow its reader is, nothing waits for it and nothing piles
+// up; changes it did not take in between are one.
 type Subscription struct {
 	c       chan struct{}
 	changed atomic.Uint32
@@ -17,7 +18,8 @@ type Subscription struct {
 // C has a value when something has changed since the last Take. It is never closed.
 func (s *Subscription) C() <-chan struct{} { return s.c }
 
-// Take returns which modules have changed since the last Take. What it announces can be read at once.
+// Take returns which modules have changed since the last Take. What it announces can be
+// read at once.
 func (s *Subscription) Take() ModuleSet { return ModuleSet(s.changed.Swap(0)) }
 
 // Close ends the subscription.

@@ -1,15 +1,19 @@
-// Package view holds what an edge reads to answer a request: API keys and, per environment of a project, one immutable
-// compiled [Environment] behind an atomic pointer.
+// Package view holds what an edge reads to answer a request: API keys and, per
+// environment of a project, one immutable compiled [Environment] behind an
+// atomic pointer.
 //
-// It promises: a read never waits for the centre; an Environment never changes once handed out and is never half of a
-// transaction; its revision never falls, is equal on every edge and never stands for other content; one changed
-// document recompiles only what is made of it; memory is bounded in bytes, whatever the number of projects.
+// It promises: a read never waits for the centre; an Environment never changes once
+// handed out and is never half of a transaction; its revision never falls, is equal on
+// every edge and never stands for other content; one changed document recompiles only
+// what is made of it; memory is bounded in bytes, whatever the number of projects.
 //
-// It does not decide, render, or know HTTP: it compiles through the functions in [Hooks], and answers that were
-// rendered from an Environment are kept by their makers, in its hooks or under keys that contain its revision.
+// It does not decide, render, or know HTTP: it compiles through the functions in [Hooks],
+// and answers that were rendered from an Environment are kept by their makers, in its
+// hooks or under keys that contain its revision.
 //
-// What is not in memory is read from the edge's disk, once however many ask (single flight). Absence is not cached: the
-// disk's bloom filters answer for unknown keys, so there is no negative cache that could race with a new key.
+// What is not in memory is read from the edge's disk, once however many ask (single
+// flight). Absence is not cached: the disk's bloom filters answer for unknown keys, so
+// there is no negative cache that could race with a new key.
 package view
 
 import (
@@ -24,7 +28,8 @@ import (
 	"skerry/replication"
 )
 
-// Key is what an API key opens. It is valid now: revoked keys and rotated ones past their grace are not found.
+// Key is what an API key opens. It is valid now: revoked keys and rotated ones past their
+// grace are not found.
 type Key struct {
 	Hash        apikey.Hash
 	ID          string
@@ -33,13 +38,15 @@ type Key struct {
 	ExpiresAt   time.Time // zero: until revoked
 }
 
-// Environment is all that an edge knows about one environment of a project. Read only: many requests share it.
+// Environment is all that an edge knows about one environment of a project. Read only:
+// many requests share it.
 type Environment struct {
 	ProjectID   string
 	ProjectName string
 	Name        string // "live" or "test"
 
-	// Revision covers flags, halts, config items, cohorts, surveys and the project's settings; not keys, not usage.
+	// Revision covers flags, halts, config items, cohorts, surveys and the project's
+	// settings; not keys, not usage.
 	Revision     replication.Revision
 	RevisionText []byte // Revision as "<normal>.<urgent>"
 	Modules      Modules
@@ -63,8 +70,9 @@ type Environment struct {
 	hooked int64                                   // of the compiled forms
 }
 
-// Modules are the revisions of parts of an environment, each of its own documents alone. A tag that depends on several
-// parts (a decision depends on cohorts too) is made of several of them.
+// Modules are the revisions of parts of an environment, each of its own documents alone.
+// A tag that depends on several parts (a decision depends on cohorts too) is made of
+// several of them.
 type Modules struct {
 	Switch   replication.Revision // flags (normal) and halts (urgent)
 	Config   replication.Revision
@@ -73,13 +81,15 @@ type Modules struct {
 	Settings replication.Revision // the project's settings
 }
 
-// Flag is one flag with the halt that overlays it. To answer requests, use what the hooks have compiled from it.
+// Flag is one flag with the halt that overlays it. To answer requests, use what the hooks
+// have compiled from it.
 type Flag struct {
 	Key      string
 	Halt     *state.Halt          // nil: not halted
 	Position replication.Position // of the flag's own document
-	// Definition is the flag's document. It is there for the hooks alone and only when it is new to them: nil when just a
-	// halt has come or gone, and nil once the environment is handed out.
+	// Definition is the flag's document. It is there for the hooks alone and only when it
+	// is new to them: nil when just a halt has come or gone, and nil once the environment
+	// is handed out.
 	Definition *state.Flag
 }
 
@@ -142,7 +152,8 @@ func (e *Environment) Cohort(name string) (*Cohort, bool) {
 	return e.Cohorts[i], true
 }
 
-// Changed names what differs between an environment and its predecessor, for a hook that recompiles incrementally.
+// Changed names what differs between an environment and its predecessor, for a hook that
+// recompiles incrementally.
 type Changed struct {
 	All      bool     // the first compilation, or everything came anew: prev is nil
 	Flags    []string // keys of flags that are new, other or gone (halts and resumes included)
