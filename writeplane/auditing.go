@@ -21,9 +21,9 @@ type AuditConfig struct {
 	SMTPURL string
 }
 
-// openAudit builds what keeps, copies and exports the audit log. The mirror has connections
-// of its own, also beside the log: long queries of it would keep the owner's from everything
-// else. It may be away.
+// openAudit builds what keeps, copies and exports the audit log. The mirror has
+// connections of its own, also beside the log: long queries of it would keep the owner's
+// from everything else. It may be away.
 func (p *Plane) openAudit(ctx context.Context, config Config, registry *prometheus.Registry) (exporter *audit.Exporter, err error) {
 	if p.mirror, err = postgres.NewPool(ctx, cmp.Or(config.Audit.MirrorURL, config.Postgres.URL), mirrorConns); err != nil {
 		return nil, fmt.Errorf("audit mirror: %w", err)

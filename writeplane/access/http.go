@@ -34,7 +34,8 @@ func (m *Module) JWKS(w http.ResponseWriter, r *http.Request, c *Call) error {
 	return m.access.JWKS(w, r, c)
 }
 
-// list is one of the module's lists, newest first: R is a row and V what the API shows of it.
+// list is one of the module's lists, newest first: R is a row and V what the API
+// shows of it.
 type list[R, V any] struct {
 	plural string // the rows' name in the answer and in errors
 	// sql selects the rows. After the parameters of its own it takes two more: the id
@@ -72,7 +73,8 @@ func (m *Module) GetOrganization(w http.ResponseWriter, r *http.Request, c *Call
 	return reply.Resource(w, http.StatusOK, "organization", row.view(), nil)
 }
 
-// PatchOrganization is PATCH /api/v1/organization: the name by org_admin, the tier by owner.
+// PatchOrganization is PATCH /api/v1/organization: the name by org_admin, the tier
+// by owner.
 func (m *Module) PatchOrganization(w http.ResponseWriter, r *http.Request, c *Call) error {
 	var body struct {
 		Name *string `json:"name"`

@@ -154,7 +154,8 @@ func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow, has []string
 	return nil
 }
 
-// checkProjectIDs refuses more than anybody could mean, before they are compared with each other.
+// checkProjectIDs refuses more than anybody could mean, before they are compared with
+// each other.
 func checkProjectIDs(ids []string) error {
 	if len(ids) > maxListed {
 		return jsonbody.Invalid("project_ids has more than %d entries", maxListed)

@@ -133,7 +133,8 @@ func (s *Store) issuerOf(text string) *issuer {
 		if each.config.Issuer != unverified.Issuer {
 			continue
 		}
-		// One issuer may speak for several organizations, to each by an audience of its own.
+		// One issuer may speak for several organizations, to each by an audience
+		// of its own.
 		if from == nil || slices.Contains(unverified.Audience, each.config.Audience) {
 			from = each
 		}

@@ -27,7 +27,8 @@ type usageView struct {
 	Responses  metricUsage `json:"responses"`
 }
 
-// WarningLevels are the percentages of a quota at which people are warned (specification, Limits).
+// WarningLevels are the percentages of a quota at which people are warned
+// (specification, Limits).
 var WarningLevels = [...]int{80, 95}
 
 func usageOf(current int64, limit *int64) metricUsage {

@@ -287,7 +287,8 @@ func (e exportRow) origin() commit.Origin {
 	return commit.Origin{Actor: commit.Actor{ID: e.RequestedBy, Email: deref(e.RequestedEmail)}}
 }
 
-// fail ends an export for good. An attempt may have left its file, so its name is noted for sweep.
+// fail ends an export for good. An attempt may have left its file, so its name is noted
+// for sweep.
 func (x *Exporter) fail(ctx context.Context, row exportRow, reason string) error {
 	_, err := x.commits.Pool().Exec(ctx, `
 		UPDATE audit_exports SET status = 'failed', error = $2, object = $3, finished_at = now() WHERE id = $1 AND status = 'running'`,

@@ -129,8 +129,8 @@ const pageBytes = 16 << 20
 
 var errPageFull = errors.New("BUG: the end of a page is no fault")
 
-// page reads up to limit entries, fewer when they are heavy: the page then ends with the one
-// that passes pageBytes. last is where it ends, and more tells whether others follow.
+// page reads up to limit entries, fewer when they are heavy: the page then ends with the
+// one that passes pageBytes. last is where it ends, and more tells whether others follow.
 func (m *Module) page(ctx context.Context, q Query, limit int) (shown []view, last Position, more bool, err error) {
 	if q.Projects != nil && len(q.Projects) == 0 {
 		return nil, last, false, nil

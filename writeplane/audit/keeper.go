@@ -60,8 +60,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// waitBriefly is for the locks that change which partitions there are. A long read of the
-// log, such as an export, holds them up, and mutations wait behind: give up soon, come again.
+// waitBriefly is for the locks that change which partitions there are. A long read of
+// the log, such as an export, holds them up, and mutations wait behind: give up soon,
+// come again.
 const waitBriefly = `SET LOCAL lock_timeout = '2s'`
 
 // MakeMonths makes the partitions of the months to come.

@@ -28,8 +28,9 @@ const (
 // Mirror is a second store of entries that queries over old ranges read. It is
 // written behind the authoritative store and may be away.
 type Mirror interface {
-	// Write stores the next entries of a chain; those that it has it leaves as they are. A
-	// mirror that has not all that comes before them stores nothing and says so by a *Behind.
+	// Write stores the next entries of a chain; those that it has it leaves as they
+	// are. A mirror that has not all that comes before them stores nothing and says so
+	// by a *Behind.
 	Write(ctx context.Context, b Batch) error
 	// Reached is how far the mirror has each chain, by organization.
 	Reached(ctx context.Context) (map[string]Position, error)

@@ -68,8 +68,8 @@ func (s *Store) sign(method, key string, query url.Values) string {
 // method or for another object, or has expired.
 var ErrSignature = problem.New(problem.Forbidden, "invalid_signature")
 
-// Download serves a folder's file (GET and HEAD /api/v1/downloads/{key...}). It is registered
-// for every method, because a signature for GET is no leave for anything else.
+// Download serves a folder's file (GET and HEAD /api/v1/downloads/{key...}). It is
+// registered for every method, because a signature for GET is no leave for anything else.
 func (s *Store) Download(w http.ResponseWriter, r *http.Request, _ *access.Call) error {
 	key, query, method := r.PathValue("key"), r.URL.Query(), r.Method
 	if method == http.MethodHead {

@@ -9,8 +9,9 @@ import (
 	"gocloud.dev/blob"
 )
 
-// A store behind a network may keep a connection and say nothing, for as long as it likes. Events are stored in transactions
-// that look for their payloads here: without a bound they would hold their locks, and all lanes behind them, as long.
+// A store behind a network may keep a connection and say nothing, for as long as it
+// likes. Events are stored in transactions that look for their payloads here: without a
+// bound they would hold their locks, and all lanes behind them, as long.
 
 // silence is how long an S3 store may say nothing.
 const silence = 10 * time.Second
@@ -24,7 +25,8 @@ type watch struct {
 	timer  *time.Timer
 }
 
-// watch begins to wait for an answer; whoever calls it ends it. A folder is not watched: nothing hurries the kernel.
+// watch begins to wait for an answer; whoever calls it ends it. A folder is not watched:
+// nothing hurries the kernel.
 func (s *Store) watch(ctx context.Context) *watch {
 	w := &watch{}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -48,7 +50,8 @@ func (w *watch) cause(err error) error {
 	return err
 }
 
-// watchedReader is a Reader that does not wait for ever. How long its user takes between two reads does not matter.
+// watchedReader is a Reader that does not wait for ever. How long its user takes between
+// two reads does not matter.
 type watchedReader struct {
 	r       *blob.Reader // no part of the struct's own methods: its WriteTo would pass the watch by
 	watch   *watch

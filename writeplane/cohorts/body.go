@@ -14,12 +14,14 @@ import (
 	"skerry/writeplane/form"
 )
 
-// maxBody bounds a body with a member list: a million ids of 200 characters of one byte each fit.
+// maxBody bounds a body with a member list: a million ids of 200 characters of one byte
+// each fit.
 const maxBody = 256 << 20
 
-// body is a management body whose lists of members may be long: those are read element by element, so that a list costs
-// its own strings and not a decoded tree beside them. A tree takes many times its text, so all else together may be as
-// long as any other management body.
+// body is a management body whose lists of members may be long: those are read element by
+// element, so that a list costs its own strings and not a decoded tree beside them. A
+// tree takes many times its text, so all else together may be as long as any other
+// management body.
 type body struct {
 	form  *form.Form
 	given map[string]bool     // members that are there and not null
@@ -135,7 +137,8 @@ func malformed(err error) error {
 	return jsonbody.Invalid("malformed JSON: it ends too early")
 }
 
-// source passes a body on, bounded and checked to be Unicode: the decoder would replace what is not.
+// source passes a body on, bounded and checked to be Unicode: the decoder would replace
+// what is not.
 type source struct {
 	in      io.Reader
 	read    int64

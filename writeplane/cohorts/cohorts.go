@@ -1,8 +1,10 @@
-// Package cohorts holds named sets of users: by predicate, by a list of members, or both (supplement §4).
+// Package cohorts holds named sets of users: by predicate, by a list of members, or both
+// (supplement §4).
 //
-// It promises: cohorts never name each other in a circle; a member list of up to a million ids reaches edges in shards
-// that each fit a document, and one changed member changes one shard. A cohort may be deleted while rules still name it:
-// a name that stands for no cohort has no members.
+// It promises: cohorts never name each other in a circle; a member list of up to a
+// million ids reaches edges in shards that each fit a document, and one changed member
+// changes one shard. A cohort may be deleted while rules still name it: a name that
+// stands for no cohort has no members.
 package cohorts
 
 import (
@@ -46,7 +48,8 @@ type Cohort struct {
 	UpdatedAt      time.Time
 }
 
-// view is the cohort as lists, tags and the audit log have it: with the number of members instead of the members.
+// view is the cohort as lists, tags and the audit log have it: with the number of members
+// instead of the members.
 type view struct {
 	ID          string       `json:"id"`
 	ProjectID   string       `json:"project_id"`
@@ -90,9 +93,11 @@ func (c *Cohort) entry(action string, before, after any) commit.Entry {
 	}
 }
 
-// Known answers which cohorts a predicate may name: those of the project, and those in present, which it names already.
-// So the deletion of a cohort does not make every rule that names it unchangeable. The project's are read when first a
-// name is asked that is not in present, which most changes never do; failed is to be asked afterwards whether that worked.
+// Known answers which cohorts a predicate may name: those of the project, and those in
+// present, which it names already. So the deletion of a cohort does not make every rule
+// that names it unchangeable. The project's are read when first a name is asked that is
+// not in present, which most changes never do; failed is to be asked afterwards whether
+// that worked.
 func Known(ctx context.Context, q postgres.Querier, project string, present []string) (has func(string) bool, failed func() error) {
 	var err error
 	read := sync.OnceValue(func() (names []string) {
@@ -122,8 +127,8 @@ func named(text *string) []string {
 	return names
 }
 
-// checkPredicate notes what is wrong with the cohort's predicate among all others (name to predicate, the cohort's own
-// present one included).
+// checkPredicate notes what is wrong with the cohort's predicate among all others (name
+// to predicate, the cohort's own present one included).
 func (c *Cohort) checkPredicate(in *form.Form, others map[string]*string) {
 	present := named(others[c.Name])
 	for _, reason := range decide.CheckPredicate(*c.Predicate, func(name string) bool {
@@ -137,8 +142,8 @@ func (c *Cohort) checkPredicate(in *form.Form, others map[string]*string) {
 	}
 }
 
-// findCircle follows the names from a cohort with its new predicate; the way back to it is a circle. The others have none
-// among themselves.
+// findCircle follows the names from a cohort with its new predicate; the way back to it
+// is a circle. The others have none among themselves.
 func findCircle(name string, text *string, others map[string]*string) []string {
 	visited := map[string]bool{}
 	var follow func(text *string, way []string) []string

@@ -83,7 +83,8 @@ func (c *Cohort) readPredicate(in *body) {
 	}
 }
 
-// show answers a cohort; its tag does not cover the members one by one, which change its updated_at.
+// show answers a cohort; its tag does not cover the members one by one, which change its
+// updated_at.
 func (m *Module) show(w http.ResponseWriter, r *http.Request, status int, c *Cohort, members bool) error {
 	tag, err := reply.Tag(c.view())
 	if err != nil {
@@ -122,7 +123,8 @@ func find(r *http.Request, q postgres.Querier, project access.Project, lock stri
 	return one(r.Context(), q, project.ID, name, lock)
 }
 
-// change runs a change of the cohort that the path names, in a transaction that holds its row.
+// change runs a change of the cohort that the path names, in a transaction that
+// holds its row.
 func (m *Module) change(r *http.Request, c *access.Call, do func(tx *commit.Tx, found *Cohort) error) (*Cohort, error) {
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
@@ -174,7 +176,8 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 	return m.show(w, r, http.StatusOK, changed, true)
 }
 
-// Members serves POST /api/v1/cohorts/{name}/members {add, remove}. The answer is the cohort without its members.
+// Members serves POST /api/v1/cohorts/{name}/members {add, remove}. The answer is the
+// cohort without its members.
 func (m *Module) Members(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	in, err := readBody(r, "add", "remove")
 	if err != nil {

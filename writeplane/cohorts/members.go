@@ -19,8 +19,9 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// Members lie in the table in order of hash. A shard is a stretch of hashes (decide.Shard is the hash's highest bits, the
-// number of shards being a power of two), hence one stretch of the table too.
+// Members lie in the table in order of hash. A shard is a stretch of hashes (decide.Shard
+// is the hash's highest bits, the number of shards being a power of two), hence one
+// stretch of the table too.
 
 const (
 	shardTarget = 256 << 10 // bytes of members that a shard is planned for; a document holds twice that
@@ -127,8 +128,8 @@ func all(ctx context.Context, q postgres.Querier, cohortID string) ([]string, er
 		`SELECT member FROM cohort_members WHERE cohort_id = $1 ORDER BY member`, cohortID)
 }
 
-// plan is the number of shards for so many bytes, given the present number: it stays while it is not far off, so that
-// members that come and go do not move everybody.
+// plan is the number of shards for so many bytes, given the present number: it stays
+// while it is not far off, so that members that come and go do not move everybody.
 func plan(bytes int64, present int) int {
 	if bytes == 0 {
 		return 0
@@ -146,8 +147,8 @@ func (c *Cohort) putAll(ctx context.Context, tx *commit.Tx) error {
 	return c.putIn(ctx, tx, plan(c.MemberBytes, c.Shards))
 }
 
-// putTouched hands over the documents that hold the touched members, or all when their number changes. The list itself
-// has been changed already.
+// putTouched hands over the documents that hold the touched members, or all when their
+// number changes. The list itself has been changed already.
 func (c *Cohort) putTouched(ctx context.Context, tx *commit.Tx, touched []string) error {
 	shards := plan(c.MemberBytes, c.Shards)
 	if shards == c.Shards {
@@ -160,8 +161,9 @@ func (c *Cohort) putTouched(ctx context.Context, tx *commit.Tx, touched []string
 	return c.putIn(ctx, tx, shards)
 }
 
-// putIn hands all member documents over in so many shards, or in more when one of them is too large: an uneven spread,
-// somebody chose the ids so. What an attempt with fewer has handed over is replaced.
+// putIn hands all member documents over in so many shards, or in more when one of them is
+// too large: an uneven spread, somebody chose the ids so. What an attempt with fewer has
+// handed over is replaced.
 func (c *Cohort) putIn(ctx context.Context, tx *commit.Tx, shards int) error {
 	before := c.Shards
 	for c.Shards = shards; ; c.Shards *= 2 {
@@ -179,7 +181,8 @@ func (c *Cohort) putIn(ctx context.Context, tx *commit.Tx, shards int) error {
 	return nil
 }
 
-// canSplit reports whether more shards may mend the error: one of them is too large for a document.
+// canSplit reports whether more shards may mend the error: one of them is too large for a
+// document.
 func (c *Cohort) canSplit(err error) bool {
 	var p *problem.Error
 	return errors.As(err, &p) && c.Shards < maxShards
@@ -200,7 +203,8 @@ func (c *Cohort) putShardsOf(ctx context.Context, tx *commit.Tx, touched []strin
 	return nil
 }
 
-// putRange hands over the shards from first up to end, in one pass over their stretch of the table.
+// putRange hands over the shards from first up to end, in one pass over their stretch of
+// the table.
 func (c *Cohort) putRange(ctx context.Context, tx *commit.Tx, first, end int) error {
 	if first >= end {
 		return nil

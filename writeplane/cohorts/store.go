@@ -45,8 +45,9 @@ func list(ctx context.Context, q postgres.Querier, project, after string, limit 
 		selectCohort+"c.name > $2 ORDER BY c.name LIMIT $3", project, after, limit)
 }
 
-// judgePredicate notes what is wrong with the cohort's predicate among the project's others, which keep theirs until tx
-// ends. Without a predicate nobody is kept waiting: a long list may follow.
+// judgePredicate notes what is wrong with the cohort's predicate among the project's
+// others, which keep theirs until tx ends. Without a predicate nobody is kept waiting: a
+// long list may follow.
 func (c *Cohort) judgePredicate(ctx context.Context, tx *commit.Tx, in *form.Form) error {
 	if c.Predicate == nil {
 		return nil
@@ -58,8 +59,8 @@ func (c *Cohort) judgePredicate(ctx context.Context, tx *commit.Tx, in *form.For
 	return err
 }
 
-// predicates locks a project's cohorts against other changes of predicates and reads them all: two changes at once could
-// otherwise close a circle that neither sees.
+// predicates locks a project's cohorts against other changes of predicates and reads them
+// all: two changes at once could otherwise close a circle that neither sees.
 func predicates(ctx context.Context, tx *commit.Tx, project string) (map[string]*string, error) {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('cohorts ' || $1, 0))`, project); err != nil {
 		return nil, fmt.Errorf("lock cohorts: %w", err)

@@ -243,7 +243,8 @@ func flushLane(tx *Tx, lane replication.Lane, documents []document) error {
 	subjects := make([]string, len(documents))
 	bodies := make([][]byte, len(documents))
 	for i, d := range documents {
-		// A subject that the stream would not take could never be published, and one of no known kind would be seen by nobody.
+		// A subject that the stream would not take could never be published, and one of
+		// no known kind would be seen by nobody.
 		if _, err := d.subject.Parse(); err != nil {
 			return err
 		}

@@ -1,8 +1,10 @@
-// Package flags holds feature flags and their kill switch (specification, Flag and Flag halt state; supplement §4).
+// Package flags holds feature flags and their kill switch (specification, Flag and Flag
+// halt state; supplement §4).
 //
-// It promises: a halt is one step however many ask for it at once, and travels ahead of all other changes; a change is
-// checked as a whole before any of it is stored; current_version rises with every change of what a flag decides. It does
-// not decide: that is pkg/decide, at the edges.
+// It promises: a halt is one step however many ask for it at once, and travels ahead of
+// all other changes; a change is checked as a whole before any of it is stored;
+// current_version rises with every change of what a flag decides. It does not decide:
+// that is pkg/decide, at the edges.
 package flags
 
 import (
@@ -124,7 +126,8 @@ func (f *Flag) entry(action string, before, after any) commit.Entry {
 	}
 }
 
-// decidesAs reports whether two states of a flag decide the same: what current_version counts is the difference.
+// decidesAs reports whether two states of a flag decide the same: what current_version
+// counts is the difference.
 func (f *Flag) decidesAs(o *Flag) bool {
 	return f.DefaultValue == o.DefaultValue && f.DefaultVariant == o.DefaultVariant && f.Enabled == o.Enabled &&
 		slices.Equal(f.Variants, o.Variants) && f.Rule.Equal(o.Rule)
@@ -205,8 +208,8 @@ func (f *Flag) value(in *form.Form, path, text string) string {
 	return normal
 }
 
-// readDefault reads default_variant and default_value. Where the variant exists it brings the value, so the value is
-// needed only without it and may then only repeat it.
+// readDefault reads default_variant and default_value. Where the variant exists it brings
+// the value, so the value is needed only without it and may then only repeat it.
 func (f *Flag) readDefault(in *form.Form, s surroundings) {
 	f.DefaultVariant = noVariant
 	if name, ok := in.Text("default_variant", maxVariantKey); ok && name != "" {

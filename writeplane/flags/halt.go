@@ -17,8 +17,8 @@ import (
 	"skerry/writeplane/form"
 )
 
-// change stores a patched flag: the version rises when it decides otherwise than before; a patch that changes nothing
-// leaves no trace.
+// change stores a patched flag: the version rises when it decides otherwise than before;
+// a patch that changes nothing leaves no trace.
 func change(tx *commit.Tx, before, after *Flag) error {
 	decides := !before.decidesAs(after)
 	if !decides && before.Description == after.Description && before.IsArchived == after.IsArchived {
@@ -53,8 +53,8 @@ var (
 // HaltActor is who a halt by webhook is written down to.
 const HaltActor = "system:halt-webhook"
 
-// haltRequest is the body of the halt webhook. What automation sends is taken as far as possible: a kill switch does not
-// fail over a member that it does not need.
+// haltRequest is the body of the halt webhook. What automation sends is taken as far as
+// possible: a kill switch does not fail over a member that it does not need.
 type haltRequest struct {
 	FlagKey     string
 	Environment string // empty: the key's own
@@ -89,7 +89,8 @@ func readHalt(body []byte) (haltRequest, error) {
 	return in, nil
 }
 
-// storable cuts a text to what a column is meant for and takes NUL out, which no column can hold.
+// storable cuts a text to what a column is meant for and takes NUL out, which no column
+// can hold.
 func storable(s string) string {
 	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
 	if runes := []rune(s); len(runes) > form.MaxText {

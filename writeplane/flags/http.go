@@ -29,7 +29,8 @@ func New(store *commit.Store, access *access.Store) *Module {
 	return &Module{store: store, access: access}
 }
 
-// List serves GET /api/v1/switch/flags: in order of key, of both environments unless one is named.
+// List serves GET /api/v1/switch/flags: in order of key, of both environments unless one
+// is named.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
 	env, err := access.Environment(query, "")
@@ -91,7 +92,8 @@ func (f *Flag) readKind(in *form.Form) {
 	}
 }
 
-// find reads the flag that a path names by id or key. A key needs an environment, live unless the query says otherwise.
+// find reads the flag that a path names by id or key. A key needs an environment, live
+// unless the query says otherwise.
 func (m *Module) find(r *http.Request, c *access.Call, otherwise string) (*Flag, error) {
 	idOrKey := r.PathValue("id_or_key")
 	query := r.URL.Query()
@@ -127,9 +129,9 @@ func (m *Module) find(r *http.Request, c *access.Call, otherwise string) (*Flag,
 	return one(r.Context(), m.store.Pool(), "f.project_id = $1 AND f.environment = $2 AND f.key = $3", project.ID, env, idOrKey)
 }
 
-// change runs fn on the flag that a path names, locked, in a transaction. An id is locked without a look at it first, if it
-// is one of the caller's organization: others' flags are not made to wait. Where that finds none, the path is read as find
-// does.
+// change runs fn on the flag that a path names, locked, in a transaction. An id is locked
+// without a look at it first, if it is one of the caller's organization: others' flags
+// are not made to wait. Where that finds none, the path is read as find does.
 func (m *Module) change(r *http.Request, c *access.Call, otherwise string, fn func(tx *commit.Tx, f *Flag) error) error {
 	env, err := access.Environment(r.URL.Query(), otherwise)
 	if err != nil {
@@ -171,7 +173,8 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 	return reply.Resource(w, http.StatusOK, "flag", f.full(), nil)
 }
 
-// Patch serves PATCH /api/v1/switch/flags/{id_or_key}: a merge patch of everything but environment, key and kind.
+// Patch serves PATCH /api/v1/switch/flags/{id_or_key}: a merge patch of everything but
+// environment, key and kind.
 func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	body, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package form reads a management body as a whole, so that every problem of it can be named with its path and nothing is
-// changed until there is none.
+// Package form reads a management body as a whole, so that every problem of it can be
+// named with its path and nothing is changed until there is none.
 //
-// A Form holds the members of one JSON object with numbers as they were written. Its methods take one member each and
-// note what is wrong; Err gives all of it as one answer. Names are matched exactly, and what no method was asked for is
-// an unknown member.
+// A Form holds the members of one JSON object with numbers as they were written. Its
+// methods take one member each and note what is wrong; Err gives all of it as one answer.
+// Names are matched exactly, and what no method was asked for is an unknown member.
 package form
 
 import (
@@ -28,7 +28,8 @@ type Form struct {
 	problems []decide.Problem
 }
 
-// Read reads a request's body. Malformed JSON and anything but an object is refused at once.
+// Read reads a request's body. Malformed JSON and anything but an object is
+// refused at once.
 func Read(r *http.Request) (*Form, error) {
 	body, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
@@ -39,7 +40,8 @@ func Read(r *http.Request) (*Form, error) {
 
 // Of reads a text.
 func Of(body []byte) (*Form, error) {
-	// The shared reader words what is malformed; its struct takes no member, so it refuses none.
+	// The shared reader words what is malformed; its struct takes no member, so it
+	// refuses none.
 	if err := jsonbody.Object(body); err != nil {
 		return nil, err
 	}
@@ -57,8 +59,9 @@ func New(members map[string]any) *Form {
 	return &Form{members: members, asked: map[string]bool{}}
 }
 
-// Patched is the form of a resource after an RFC 7396 merge patch: of the named members alone, which are all that target
-// has. The patch itself has been checked to name nothing unknown.
+// Patched is the form of a resource after an RFC 7396 merge patch: of the named members
+// alone, which are all that target has. The patch itself has been checked to name
+// nothing unknown.
 func Patched(target any, patch []byte, members []string) (*Form, error) {
 	present, err := json.Marshal(target)
 	if err != nil {
@@ -182,7 +185,8 @@ func (f *Form) Key(name string) string {
 	return text
 }
 
-// Err is nil when nothing is wrong, else one 400 that names everything. Its code is the first problem's.
+// Err is nil when nothing is wrong, else one 400 that names everything. Its code is the
+// first problem's.
 func (f *Form) Err() error {
 	for _, name := range slices.Sorted(maps.Keys(f.members)) {
 		if !f.asked[name] {

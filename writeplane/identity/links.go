@@ -244,7 +244,8 @@ RETURNING distinct_id, first_seen, last_seen`
 	takeValuesSQL = `
 DELETE FROM profile_values WHERE project_id = $1 AND environment = $2 AND distinct_id = ANY($3)
 RETURNING distinct_id, name, value::text, stamp, once::text, once_stamp`
-	// profilesAtOnce bounds what is in memory: a profile has some kilobytes, and may have megabytes.
+	// profilesAtOnce bounds what is in memory: a profile has some kilobytes, and may have
+	// megabytes.
 	profilesAtOnce = 500
 )
 

@@ -114,7 +114,8 @@ func (c *Change) Read() error {
 		traits[name] = Trait{Value: present(value), Stamp: c.Stamp}
 	}
 	for name, value := range once {
-		// Within one operation a plain value comes first; removed by the same operation, the trait is absent.
+		// Within one operation a plain value comes first; removed by the same operation,
+		// the trait is absent.
 		t := traits[name]
 		if value := present(value); value != nil && t.Value == nil {
 			t.Once, t.OnceStamp = value, append(slices.Clip(c.Stamp), 1) // just behind the operation's own removal
@@ -169,8 +170,8 @@ func (i ID) compare(o ID) int {
 		cmp.Compare(i.Scope.Environment, o.Scope.Environment), cmp.Compare(i.Text, o.Text))
 }
 
-// Merge brings changes that were read into the profiles. The caller holds their scopes shared.
-// Rows are written sorted, so that two lanes cannot wait for each other.
+// Merge brings changes that were read into the profiles. The caller holds their scopes
+// shared. Rows are written sorted, so that two lanes cannot wait for each other.
 func Merge(ctx context.Context, tx pgx.Tx, changes []Change) error {
 	seen := map[ID][2]time.Time{}
 	traits := map[traitKey]Trait{}

@@ -116,7 +116,8 @@ func (d *days) create(ctx context.Context, day time.Time) error {
 // index, and forgets insert_ids that are too old to matter.
 func (s *Store) Maintain(ctx context.Context) error { return s.maintainAt(ctx, time.Now()) }
 
-// maintainAt is Maintain by a process's clock. What is removed is old by the database's too.
+// maintainAt is Maintain by a process's clock. What is removed is old by the
+// database's too.
 func (s *Store) maintainAt(ctx context.Context, now time.Time) error {
 	today := dayOf(now)
 	ahead := map[time.Time]bool{}

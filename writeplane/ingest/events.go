@@ -110,7 +110,8 @@ const (
 	windowMost  = 20_000 // events in a window; of more, a shorter one is tried
 	widen       = 8
 	lastWindow  = 400 * 24 * time.Hour // behind one so long, all the rest is one window
-	// ahead is how far past its receipt an event's timestamp can lie, with room for clocks that differ.
+	// ahead is how far past its receipt an event's timestamp can lie, with room for
+	// clocks that differ.
 	ahead = 25 * time.Hour
 )
 
@@ -137,7 +138,8 @@ func find(ctx context.Context, tx pgx.Tx, f filter, limit int) (events []entry, 
 	if f.holding != nil {
 		return read(ctx, tx, f, limit)
 	}
-	// The planner has no idea how well the summary of times fits a day that was never analyzed.
+	// The planner has no idea how well the summary of times fits a day that was never
+	// analyzed.
 	if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off`); err != nil {
 		return nil, false, fmt.Errorf("find events: %w", err)
 	}

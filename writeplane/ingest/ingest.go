@@ -46,7 +46,8 @@ type Crashes func(ctx context.Context, tx pgx.Tx, rows []CrashRow) (bad []BadCra
 
 // Config says how events are kept. The zero value is fine.
 type Config struct {
-	// RetentionDays is how many days of events are kept, by day of receipt. 0 keeps them for ever.
+	// RetentionDays is how many days of events are kept, by day of receipt. 0 keeps them
+	// for ever.
 	RetentionDays int
 	// MaxRowBytes bounds what a single event's properties may weigh in a row; beyond,
 	// the event goes to the dead letters. 0 means 128 MiB.
@@ -68,7 +69,8 @@ const (
 	defaultMaxRowBytes = 128 << 20
 	// insertIDWindow is within how long a second event of an insert_id is a duplicate.
 	insertIDWindow = 7 * 24 * time.Hour
-	// patience is how often the same fault inside Postgres may stop a batch before its rows are tried one by one.
+	// patience is how often the same fault inside Postgres may stop a batch before its
+	// rows are tried one by one.
 	patience = 5
 )
 

@@ -133,7 +133,8 @@ func (s *Store) settleRows(ctx context.Context, tx pgx.Tx, l *load) error {
 	return fmt.Errorf("no such lane: %s", l.lane)
 }
 
-// lock keeps the identities of the load's scopes as they are; aliases keep everybody else out.
+// lock keeps the identities of the load's scopes as they are; aliases keep everybody
+// else out.
 func (l *load) lock(ctx context.Context, tx pgx.Tx) error {
 	if l.lane == up.LaneAlias {
 		return identity.LockExclusive(ctx, tx, l.scopes)
@@ -363,7 +364,8 @@ func nameable(id []byte) *string {
 // afterMost is how long a lane may be kept by what is not needed any more.
 const afterMost = 10 * time.Second
 
-// after removes uploaded payloads that now lie in rows. What a crash leaves behind costs room until it is swept.
+// after removes uploaded payloads that now lie in rows. What a crash leaves behind costs
+// room until it is swept.
 func (s *Store) after(ctx context.Context, l *load) {
 	ctx, cancel := context.WithTimeout(ctx, afterMost)
 	defer cancel()

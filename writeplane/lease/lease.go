@@ -1,8 +1,10 @@
-// Package lease lets one of several write plane processes do what only one may do at a time.
+// Package lease lets one of several write plane processes do what only one may do
+// at a time.
 //
-// A lease is a row with an end, by the database's clock. Whoever holds it renews it well before the end; whoever was
-// stopped for longer has lost it without noticing, so what a lease guards must also be safe against a holder that
-// comes back: a lease spares quarrels, it does not settle them.
+// A lease is a row with an end, by the database's clock. Whoever holds it renews it well
+// before the end; whoever was stopped for longer has lost it without noticing, so what a
+// lease guards must also be safe against a holder that comes back: a lease spares
+// quarrels, it does not settle them.
 package lease
 
 import (
@@ -25,8 +27,8 @@ func New(pool *pgxpool.Pool, holder string) *Store { return &Store{pool: pool, h
 // patience is how long Acquire waits for the database at most.
 const patience = 10 * time.Second
 
-// Acquire takes or renews the lease for a term from now; false: another holds it. It does not wait for an answer that
-// would come when the term is over.
+// Acquire takes or renews the lease for a term from now; false: another holds it. It does
+// not wait for an answer that would come when the term is over.
 func (s *Store) Acquire(ctx context.Context, name string, term time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(term, patience))
 	defer cancel()

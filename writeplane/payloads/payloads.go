@@ -1,8 +1,9 @@
-// Package payloads takes the payloads of ingested operations that are too large to travel in a message, from edges into
-// the blob store.
+// Package payloads takes the payloads of ingested operations that are too large to travel
+// in a message, from edges into the blob store.
 //
-// It promises: only an edge can put an object, only under its own prefix, only the bytes it has announced; an object is
-// there whole and lasting, or not at all. It does not read what is inside.
+// It promises: only an edge can put an object, only under its own prefix, only the bytes
+// it has announced; an object is there whole and lasting, or not at all. It does not read
+// what is inside.
 package payloads
 
 import (
@@ -84,7 +85,8 @@ func (m *Module) Run(ctx context.Context) error {
 	return nil
 }
 
-// grant makes a token for what an edge asks. The subject says which edge it is: the streams' server lets it use no other.
+// grant makes a token for what an edge asks. The subject says which edge it is: the
+// streams' server lets it use no other.
 func (m *Module) grant(subject string, data []byte) (string, error) {
 	edge := strings.TrimPrefix(subject, up.GrantSubject(""))
 	g := grant{Expires: time.Now().Add(validIn)}

@@ -71,7 +71,8 @@ func InPipeline(ctx context.Context, pool *pgxpool.Pool, fn func(*Pipeline) erro
 	return nil
 }
 
-// undecided marks the failure of a COMMIT that was sent and not answered: the transaction may have taken effect.
+// undecided marks the failure of a COMMIT that was sent and not answered: the transaction
+// may have taken effect.
 func undecided(err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) ||

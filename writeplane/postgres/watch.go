@@ -23,9 +23,10 @@ type WatchConfig struct {
 	Misses   int           // answers missed in a row that make it silent; 0 means 3
 }
 
-// Watch notices a database that has fallen silent: it takes connections and statements and answers none, as a frozen
-// machine or a cut network does. A database that refuses is noticed by whoever asks it; a silent one would keep every
-// request for as long as its client waits.
+// Watch notices a database that has fallen silent: it takes connections and statements
+// and answers none, as a frozen machine or a cut network does. A database that refuses is
+// noticed by whoever asks it; a silent one would keep every request for as long as its
+// client waits.
 //
 // It asks over a connection of its own, since those of the pools may all be waiting.
 type Watch struct {
@@ -61,8 +62,8 @@ func NewWatch(rawURL string, config WatchConfig) (*Watch, error) {
 	return w, nil
 }
 
-// Context is the given one, but it also ends, with ErrSilent as its cause, when the database falls silent; while it is
-// silent it ends at once. release frees what it holds.
+// Context is the given one, but it also ends, with ErrSilent as its cause, when the
+// database falls silent; while it is silent it ends at once. release frees what it holds.
 func (w *Watch) Context(parent context.Context) (ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	w.mu.Lock()

@@ -15,11 +15,12 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// keepCommits is how long records of published transactions are kept, for whoever looks for the cause of something.
+// keepCommits is how long records of published transactions are kept, for whoever looks
+// for the cause of something.
 const keepCommits = 7 * 24 * time.Hour
 
-// RaiseFloor puts the marker anew with a floor at the newest published tombstone changed before, if there is one above
-// the present floor.
+// RaiseFloor puts the marker anew with a floor at the newest published tombstone changed
+// before, if there is one above the present floor.
 func (l *Ledger) RaiseFloor(ctx context.Context, lane replication.Lane, epoch replication.Epoch, before time.Time) error {
 	return postgres.InTx(ctx, l.pool, func(tx pgx.Tx) error {
 		var position, published, floor replication.Position
@@ -85,8 +86,9 @@ func (l *Ledger) Buried(ctx context.Context, lane replication.Lane, epoch replic
 	return buried, nil
 }
 
-// Forget removes tombstones, unless they have changed since, and records of transactions long published. The record of
-// the stream's last transaction stays: a publisher that takes over asks for it.
+// Forget removes tombstones, unless they have changed since, and records of transactions
+// long published. The record of the stream's last transaction stays: a publisher that
+// takes over asks for it.
 func (l *Ledger) Forget(ctx context.Context, lane replication.Lane, tombstones []replication.Document) error {
 	subjects, positions := make([]string, len(tombstones)), make([]int64, len(tombstones))
 	for i, d := range tombstones {

@@ -1,10 +1,12 @@
-// Package publish is the database's side of the publisher of state: the tables lanes, documents and commits, as
-// replication/down needs them.
+// Package publish is the database's side of the publisher of state: the tables lanes,
+// documents and commits, as replication/down needs them.
 //
-// It promises: a batch of pending documents is one snapshot of the database; a new epoch is one transaction, so a crash
-// leaves the old epoch or the new one; what is stored as published never falls within an epoch.
+// It promises: a batch of pending documents is one snapshot of the database; a new epoch
+// is one transaction, so a crash leaves the old epoch or the new one; what is stored as
+// published never falls within an epoch.
 //
-// It does not allot positions to changes: package commit does, in the transaction that makes the change.
+// It does not allot positions to changes: package commit does, in the transaction that
+// makes the change.
 package publish
 
 import (
@@ -31,10 +33,12 @@ type Ledger struct{ pool *pgxpool.Pool }
 // New returns a Ledger on the application's pool.
 func New(pool *pgxpool.Pool) *Ledger { return &Ledger{pool: pool} }
 
-// unpurged is stored as published_seq from the beginning of an epoch until its stream has been purged.
+// unpurged is stored as published_seq from the beginning of an epoch until its stream has
+// been purged.
 const unpurged = -1
 
-// headSQL: the timeline changes with every promotion of a replica and every recovery to a point in time.
+// headSQL: the timeline changes with every promotion of a replica and every recovery to a
+// point in time.
 const headSQL = `
 SELECT epoch, position, published, published_seq, timeline, left(pg_walfile_name(pg_current_wal_lsn()), 8),
        EXISTS (SELECT FROM documents d WHERE d.lane = l.lane AND d.position <= l.published)
@@ -91,9 +95,10 @@ func (l *Ledger) Count(ctx context.Context, lane replication.Lane, p replication
 	return n, nil
 }
 
-// pendingSQL reads in one statement, hence in one snapshot, documents and how far the lane is: a document that is missing
-// from it has been replaced at or below `through`. It finds none when the database does not say itself that the lane is
-// published so far: then it is not the database that it was a moment ago.
+// pendingSQL reads in one statement, hence in one snapshot, documents and how far the
+// lane is: a document that is missing from it has been replaced at or below `through`. It
+// finds none when the database does not say itself that the lane is published so far:
+// then it is not the database that it was a moment ago.
 const pendingSQL = `
 SELECT subject, position, tx_first, tx_last, commit_token, body, changed_at,
        (SELECT max(position) FROM documents WHERE lane = $1)
@@ -176,8 +181,9 @@ func (l *Ledger) Renew(ctx context.Context, lane replication.Lane, past replicat
 	return h, err
 }
 
-// renumber gives every document of a lane a position past base, in their old order, as one transaction whose last
-// document is the marker. Revisions begin at base, wherever nothing has a document.
+// renumber gives every document of a lane a position past base, in their old order, as
+// one transaction whose last document is the marker. Revisions begin at base, wherever
+// nothing has a document.
 func renumber(ctx context.Context, tx pgx.Tx, lane replication.Lane, base replication.Position) error {
 	epoch := uuid.New()
 	marker, err := json.Marshal(replication.Marker{Epoch: epoch.String(), Floor: base})
@@ -232,8 +238,8 @@ func newToken() []byte {
 	return token
 }
 
-// DeclareRestore makes every lane begin a new epoch: for operators who have restored the database in a way that nothing
-// else shows.
+// DeclareRestore makes every lane begin a new epoch: for operators who have restored the
+// database in a way that nothing else shows.
 func (l *Ledger) DeclareRestore(ctx context.Context) error {
 	if _, err := l.pool.Exec(ctx, `UPDATE lanes SET timeline = ''`); err != nil {
 		return fmt.Errorf("declare a restore: %w", err)
@@ -241,7 +247,8 @@ func (l *Ledger) DeclareRestore(ctx context.Context) error {
 	return nil
 }
 
-// Listen calls wake for every commit that may have put documents, and once when it begins to listen.
+// Listen calls wake for every commit that may have put documents, and once when it begins
+// to listen.
 func (l *Ledger) Listen(ctx context.Context, wake func()) error {
 	return postgres.Listen(ctx, l.pool, commit.Channel, wake)
 }

@@ -33,11 +33,13 @@ import (
 )
 
 const (
-	// flushEvery is how long reports are gathered: a project's total changes at most so often.
+	// flushEvery is how long reports are gathered: a project's total changes at most
+	// so often.
 	flushEvery = time.Second
 	// sendEvery is how soon any change of a total that has a quota goes down.
 	sendEvery = 30 * time.Second
-	// chunk is how many projects one transaction totals, and patience how long it may take: what is not stored comes again.
+	// chunk is how many projects one transaction totals, and patience how long it may
+	// take: what is not stored comes again.
 	chunk    = 100
 	patience = 15 * time.Second
 	queue    = "skerry-quota"

@@ -31,7 +31,8 @@ func New(store *commit.Store, access *access.Store) *Module {
 	return &Module{store: store, access: access}
 }
 
-// List serves GET /api/v1/config/items: in order of key, of both environments unless one is named.
+// List serves GET /api/v1/config/items: in order of key, of both environments unless one
+// is named.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
 	env, err := access.Environment(query, "")
@@ -143,8 +144,8 @@ func (m *Module) Versions(w http.ResponseWriter, r *http.Request, c *access.Call
 	return reply.JSON(w, http.StatusOK, map[string]any{"versions": found})
 }
 
-// Patch serves PATCH /api/v1/config/items/{id}: a merge patch of default_value, rule, description and is_archived, with a
-// note for the version.
+// Patch serves PATCH /api/v1/config/items/{id}: a merge patch of default_value, rule,
+// description and is_archived, with a note for the version.
 func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	body, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
@@ -233,7 +234,8 @@ func (m *Module) Rollback(w http.ResponseWriter, r *http.Request, c *access.Call
 	return reply.Resource(w, http.StatusOK, "item", i.view(), map[string]any{"version": v, "rule": i.Rule})
 }
 
-// readRollback reads the body: whatever is no object with a version_id in it has one answer.
+// readRollback reads the body: whatever is no object with a version_id in it has
+// one answer.
 func readRollback(r *http.Request) (versionID string, note *string, err error) {
 	in, err := form.Read(r)
 	var p *problem.Error

@@ -1,8 +1,9 @@
-// Package remoteconfig holds config items with their append-only version log and rollback (specification, Config item,
-// Config version, POST rollback; supplement §4).
+// Package remoteconfig holds config items with their append-only version log and rollback
+// (specification, Config item, Config version, POST rollback; supplement §4).
 //
-// It promises: versions of an item are numbered without gaps however many change it at once; a version, once written, is
-// never changed or removed, which the database enforces against the program itself; a rollback writes a new version.
+// It promises: versions of an item are numbered without gaps however many change it at
+// once; a version, once written, is never changed or removed, which the database enforces
+// against the program itself; a rollback writes a new version.
 package remoteconfig
 
 import (
@@ -117,7 +118,8 @@ func (i *Item) entry(action string, before, after any) commit.Entry {
 	}
 }
 
-// decidesAs reports whether two states of an item decide the same: a version records the difference.
+// decidesAs reports whether two states of an item decide the same: a version records the
+// difference.
 func (i *Item) decidesAs(o *Item) bool {
 	return i.DefaultValue == o.DefaultValue && i.Rule.Equal(o.Rule)
 }

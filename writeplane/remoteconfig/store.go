@@ -45,7 +45,8 @@ func scanItem(row pgx.CollectableRow) (*Item, error) {
 	return i, nil
 }
 
-// one reads the item of an id; ErrItemNotFound when there is none. more goes on with the query: a condition, a lock.
+// one reads the item of an id; ErrItemNotFound when there is none. more goes on with the
+// query: a condition, a lock.
 func one(ctx context.Context, q postgres.Querier, itemID, more string, args ...any) (*Item, error) {
 	if !id.Valid(itemID) {
 		return nil, ErrItemNotFound
@@ -120,7 +121,8 @@ func update(tx *commit.Tx, i *Item) {
 		i.ID, i.DefaultValue, i.Description, i.Rule.Serialize(), i.Salt, i.IsArchived, i.CurrentVersion, i.UpdatedAt)
 }
 
-// record adds the version that the item's state is now. Its number is the item's, whose row is locked.
+// record adds the version that the item's state is now. Its number is the item's, whose
+// row is locked.
 func record(tx *commit.Tx, i *Item, action string, note *string) Version {
 	v := Version{
 		ID: id.New(), ItemID: i.ID, VersionNumber: i.CurrentVersion, Action: action, ValueSnapshot: i.DefaultValue,
@@ -136,8 +138,8 @@ func record(tx *commit.Tx, i *Item, action string, note *string) Version {
 	return v
 }
 
-// change stores a patched item: a version is written when value or rule change; a patch that changes nothing leaves no
-// trace.
+// change stores a patched item: a version is written when value or rule change; a patch
+// that changes nothing leaves no trace.
 func change(tx *commit.Tx, before, after *Item, note *string) error {
 	decides := !before.decidesAs(after)
 	if !decides && before.Description == after.Description && before.IsArchived == after.IsArchived {

@@ -44,7 +44,8 @@ const (
 		     WHEN p.tokens_at > $1::timestamptz + interval '30 s' THEN s.rate_limit_per_second
 		     ELSE least(s.rate_limit_per_second, p.tokens + extract(epoch FROM $1 - p.tokens_at)::float8 * s.rate_limit_per_second) END`
 
-	// An attempt whose lease ran out is not in flight any more: it has timed out long before.
+	// An attempt whose lease ran out is not in flight any more: it has timed out
+	// long before.
 	roomSQL = `
 		least(floor(` + tokensSQL + `)::int, CASE WHEN p.proven THEN $5::int ELSE 1 END - (
 			SELECT count(*)::int FROM webhook_deliveries f

@@ -129,7 +129,8 @@ func (m *Module) Recover(w http.ResponseWriter, r *http.Request, c *access.Call)
 	}
 	var recovered int64
 	err := m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		// Not locked: there may be many to revive, and who records a failure waits for the lock.
+		// Not locked: there may be many to revive, and who records a failure waits for
+		// the lock.
 		s, err := m.find(r.Context(), tx, c, r.PathValue("id"))
 		if err != nil {
 			return err

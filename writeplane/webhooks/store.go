@@ -38,7 +38,8 @@ func scanSubscription(row pgx.CollectableRow) (subscription, error) {
 	return s, err
 }
 
-// oneSubscription reads a subscription that is not deleted; access.ErrNotFound when there is none.
+// oneSubscription reads a subscription that is not deleted; access.ErrNotFound when
+// there is none.
 func oneSubscription(ctx context.Context, q postgres.Querier, where string, args ...any) (subscription, error) {
 	found, ok, err := postgres.One(ctx, q, "read subscription", scanSubscription,
 		"SELECT "+subscriptionColumns+" FROM webhook_subscriptions s WHERE s.deleted_at IS NULL AND "+where, args...)
@@ -119,7 +120,8 @@ func scanDelivery(row pgx.CollectableRow) (Delivery, error) {
 	return d, err
 }
 
-// oneDelivery runs a statement that gives one delivery; access.ErrNotFound when it gives none.
+// oneDelivery runs a statement that gives one delivery; access.ErrNotFound when it
+// gives none.
 func oneDelivery(ctx context.Context, q postgres.Querier, sql string, args ...any) (Delivery, error) {
 	found, ok, err := postgres.One(ctx, q, "read delivery", scanDelivery, sql, args...)
 	if err == nil && !ok {

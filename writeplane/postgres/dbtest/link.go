@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// Link stands between a test and its database. While it is held it takes connections and bytes and passes on only what the
-// test lets through, as a frozen server or a cut network does.
+// Link stands between a test and its database. While it is held it takes connections and
+// bytes and passes on only what the test lets through, as a frozen server or a cut
+// network does.
 type Link struct {
 	URL string // of the database, through the link
 	// Dialled is how many connections were begun.
