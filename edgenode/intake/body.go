@@ -5,7 +5,10 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/andybalholm/brotli"
 	kgzip "github.com/klauspost/compress/gzip"
@@ -13,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"skerry/edgenode/front"
+	"skerry/pkg/crash"
 	"skerry/pkg/event"
 )
 
@@ -72,7 +76,8 @@ func codingOf(ctx *fasthttp.RequestCtx) (coding, error) {
 type body struct {
 	m      *Module
 	coding coding
-	taken  int64 // of the memory budget
+	scope  scope
+	taken  []*claim // of the memory budget
 	raw    raw
 	first  []byte    // bytes as they came, before there was memory for more; the slice is reused
 	src    io.Reader // first and then raw, or raw alone
@@ -81,16 +86,25 @@ type body struct {
 	plain  int64     // decoded bytes
 }
 
-func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx) error {
+// scope is for whom a body is read, and how.
+type scope struct {
+	project string
+	whole   bool // it is a crash report, which is decoded as one
+}
+
+func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx, scope scope) error {
 	c, err := codingOf(ctx)
 	if err != nil {
 		return err
 	}
-	length := int64(ctx.Request.Header.ContentLength())
-	if length > m.cfg.MaxBodyBytes {
+	length, most := int64(ctx.Request.Header.ContentLength()), m.cfg.MaxBodyBytes
+	if scope.whole {
+		most = min(most, crash.MaxBodyBytes)
+	}
+	if length > most {
 		return errTooLarge
 	}
-	*b = body{m: m, coding: c, first: b.first[:0], raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, most: m.cfg.MaxBodyBytes}}
+	*b = body{m: m, coding: c, scope: scope, taken: b.taken[:0], first: b.first[:0], raw: raw{ctx: ctx, src: ctx.RequestBodyStream(), length: length, most: most}}
 	if b.raw.src == nil {
 		b.raw.src = bytes.NewReader(ctx.Request.Body())
 	}
@@ -116,17 +130,43 @@ func (b *body) claim() error {
 	}
 	cost := costs[b.coding]
 	switch {
-	case length < 0 || length > inMemory || (b.coding != identity && length > free):
+	case b.sized() && length > free:
+		cost = wholeCost * length
+	case length < 0 || length > inMemory || b.coding != identity: // of a few bytes megabytes can come
 		cost += streamCost
 	case length > free:
 		cost += 2 * length
 	}
-	if cost > 0 && !b.m.memory.take(cost, b.m.cfg.Patience, b.raw.ctx.Done()) {
+	if cost > 0 && !b.take(cost, b.m.cfg.Patience) {
 		return errBusy
 	}
-	b.taken = cost
 	b.src = io.MultiReader(bytes.NewReader(b.first), &b.raw)
 	return nil
+}
+
+// wholeCost is how many times as much as its text a body takes that is decoded as one: text, decoded form, record, block.
+const wholeCost = 4
+
+// sized tells whether a body that is decoded as one says beforehand what it takes.
+func (b *body) sized() bool { return b.scope.whole && b.coding == identity && b.raw.length >= 0 }
+
+// take takes so much of the memory budget. When others need it more while the body is still to come, its reading ends.
+func (b *body) take(n int64, patience time.Duration) bool {
+	ctx := b.raw.ctx
+	c := newClaim(n, b.scope.project, b.m.cfg.Gate.ClientIP(ctx), func() {
+		_ = ctx.Conn().SetReadDeadline(time.Unix(1, 0)) // if it fails, the connection is gone and the read ends too
+	})
+	if !b.m.memory.take(c, patience, ctx.Done()) {
+		return false
+	}
+	b.taken = append(b.taken, c)
+	b.raw.come = &b.taken[0].come
+	return true
+}
+
+// yielded tells whether the request had to give its memory up.
+func (b *body) yielded() bool {
+	return slices.ContainsFunc(b.taken, func(c *claim) bool { return c.yielded.Load() })
 }
 
 // readFirst reads the body to its end, or the part of it that is free.
@@ -153,10 +193,11 @@ func (b *body) end() {
 		b.give()
 		b.give = nil
 	}
-	if b.taken > 0 {
-		b.m.memory.give(b.taken)
-		b.taken = 0
+	for _, c := range b.taken {
+		b.m.memory.give(c)
 	}
+	clear(b.taken)
+	b.taken = b.taken[:0]
 }
 
 // Read yields decoded bytes. Faults of the coding are event.ErrBody.
@@ -168,6 +209,8 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := src.Read(p)
 	b.plain += int64(n)
 	switch {
+	case b.raw.err != nil && b.yielded():
+		return n, errBusy
 	case b.raw.err != nil:
 		return n, b.raw.err
 	case b.plain > b.m.cfg.MaxBodyBytes:
@@ -192,6 +235,7 @@ type raw struct {
 	length int64 // announced, or negative
 	most   int64 // what is more is too large
 	read   int64
+	come   *atomic.Int64 // counts what is read, when somebody wants to know
 	done   bool
 	err    error // the connection's, or errTooLarge
 }
@@ -205,6 +249,9 @@ func (r *raw) Read(p []byte) (int, error) {
 	}
 	n, err := r.src.Read(p)
 	r.read += int64(n)
+	if r.come != nil {
+		r.come.Add(int64(n))
+	}
 	switch {
 	case r.read > r.most:
 		r.err = errTooLarge

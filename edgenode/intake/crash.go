@@ -30,7 +30,7 @@ func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
 	}
 	w := m.works.Get().(*work)
 	defer w.end()
-	if err := w.begin(ctx, &pass); err != nil {
+	if err := w.begin(ctx, &pass, true); err != nil {
 		m.fail(ctx, err)
 		return
 	}
@@ -75,22 +75,16 @@ func (w *work) crash() (string, error) {
 	return fresh, w.lanes.buffer.Append(block.Bytes())
 }
 
-// readReport reads the body whole. One that may be large takes what it can become of the memory budget first: text,
-// decoded form, record and block.
+// readReport reads the body whole. One that may be large takes what it can become of the memory budget first.
 func (w *work) readReport() ([]byte, error) {
-	if w.body.raw.length > crash.MaxBodyBytes {
-		return nil, errTooLarge
-	}
 	complete, err := w.readAhead()
 	if err != nil || complete {
 		return w.ahead, err
 	}
-	const most = 4 * crash.MaxBodyBytes
 	// Without waiting: it holds a part already, and many such would wait for each other.
-	if !w.m.memory.take(most, 0, nil) {
+	if !w.body.sized() && !w.body.take(wholeCost*crash.MaxBodyBytes, 0) {
 		return nil, errBusy
 	}
-	w.body.taken += most
 	rest, err := io.ReadAll(io.LimitReader(&w.body, crash.MaxBodyBytes-inMemory+1))
 	switch {
 	case err != nil:

@@ -3,8 +3,8 @@
 //
 // It promises: an answer of success means that all of the request is on this edge's disk, any other that nothing is; the
 // order of checks and the bodies of the specification; memory under 16 MiB per request whatever the body's size, and under
-// a budget for all requests together, for which a request waits a while and is then answered 503. It asks nobody: the
-// centre can be gone.
+// a budget for all requests together, for which a request waits a while and is then answered 503; no project and no client
+// keeps others from that memory, however slowly its bodies come. It asks nobody: the centre can be gone.
 package intake
 
 import (
@@ -95,7 +95,7 @@ func New(cfg Config) (*Module, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	m := &Module{cfg: cfg, memory: memory{limit: cfg.MemoryBytes}}
+	m := &Module{cfg: cfg, memory: memory{limit: cfg.MemoryBytes, press: pressAfter}}
 	m.works.New = func() any { return newWork(m) }
 	return m, nil
 }
@@ -154,7 +154,7 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 func (m *Module) store(ctx *fasthttp.RequestCtx, pass *gate.Pass, read func(*work) (event.Counts, error)) (counts event.Counts, stored buffer.Pending, err error) {
 	w := m.works.Get().(*work)
 	defer w.end()
-	if err = w.begin(ctx, pass); err != nil {
+	if err = w.begin(ctx, pass, false); err != nil {
 		return counts, stored, err
 	}
 	if counts, err = read(w); err == nil && counts.Accepted() > 0 {

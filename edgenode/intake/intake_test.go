@@ -599,6 +599,7 @@ func TestCrashReportIsAnsweredWithItsIDWhenItIsOnTheDisk(t *testing.T) {
 	}
 	big := strings.Replace(report, `"x"`, `"`+strings.Repeat("x", 17<<20)+`"`, 1)
 	w.expect("too large, announced", "/api/catch/events", big, 413, `{"error":"payload_too_large"}`)
+	w.expect("far too large", "/api/catch/events", strings.Repeat(big, 3), 413, `{"error":"payload_too_large"}`)
 	if status, _ := w.send("/api/catch/events", io.MultiReader(strings.NewReader(big))); status != 413 {
 		t.Errorf("too large, chunked: %d", status)
 	}

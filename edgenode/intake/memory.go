@@ -1,56 +1,125 @@
 package intake
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // memory is the budget of all requests together. Who finds too little left waits in line: a request decodes in
 // milliseconds, and a client that is told to come again comes with all of its body.
+//
+// One that comes slowly may hold its part for hours, though, and a key that stands in web pages is everybody's. So the
+// memory is shared among projects and among client addresses. Nobody is kept from using all of it while nobody else needs
+// it; but of those in line the one whose project and address hold least is next, and when it has waited for a while, one
+// that holds more gives its part up, the slowest of the heaviest. For a minute after that the heavy leave the last quarter
+// to others, so that those do not wait each time.
 type memory struct {
 	limit int64
+	press time.Duration // how long the next in line waits until somebody has to yield, and how long nobody has to at first
 
-	mu   sync.Mutex
-	used int64
-	line []*claim // oldest first
+	mu       sync.Mutex
+	used     int64 // taken and not given back
+	yielding int64 // of that, what will be given back by those that had to yield
+	shares   map[party]*share
+	line     []*claim  // oldest first
+	held     []*claim  // that have their part and need not yield
+	pressed  time.Time // when somebody last had to; zero: never
 }
 
-// claim is a request that waits for n bytes.
+const (
+	// pressAfter is longer than most requests take whose sender is not slow.
+	pressAfter = time.Second
+	// shyFor is how long the heavy leave the last quarter of the memory to others.
+	shyFor = time.Minute
+)
+
+// party is a project or an address; the other member is its zero.
+type party struct {
+	project string
+	address netip.Addr
+}
+
+// share is what a party has.
+type share struct {
+	held   int64 // bytes, without those of claims that had to yield
+	claims int   // waiting ones, too; without any the share is forgotten
+}
+
+// claim is a request's part of the memory. It is made by newClaim, and used once.
 type claim struct {
-	n     int64
-	taken chan struct{} // closed once they are its own
+	n       int64
+	parties [2]party
+	yield   func()       // ends the reading of the request's body
+	come    atomic.Int64 // bytes of the body since the memory was taken
+
+	taken   chan struct{} // closed once the bytes are its own
+	shares  [2]*share
+	since   time.Time   // when they were taken
+	yielded atomic.Bool // they have to be given back
 }
 
-// take takes n bytes, for which it waits at most for the patience and until stop. Nobody overtakes: a large request
-// would never come to its turn among small ones.
-func (m *memory) take(n int64, patience time.Duration, stop <-chan struct{}) bool {
-	if n > m.limit {
+// newClaim is a claim to n bytes for a project and a client's address. yield is called, under a lock, when the memory
+// has to be given back before the request is done; it must not wait.
+func newClaim(n int64, project string, address netip.Addr, yield func()) *claim {
+	return &claim{n: n, parties: [2]party{{project: project}, {address: address}}, yield: yield, taken: make(chan struct{})}
+}
+
+// load is what the claim's project and its address hold.
+func (c *claim) load() int64 { return c.shares[0].held + c.shares[1].held }
+
+// pace is how fast the claim's body has come, in bytes per second.
+func (c *claim) pace(now time.Time) float64 {
+	return float64(c.come.Load()) / now.Sub(c.since).Seconds()
+}
+
+// evens tells whether c would still hold no more than v when v has yielded to it. A party of both is no difference.
+func (c *claim) evens(v *claim) bool {
+	differ, more := false, int64(0)
+	for i := range c.shares {
+		if c.shares[i] != v.shares[i] {
+			differ = true
+			more += v.shares[i].held - v.n - c.shares[i].held - c.n
+		}
+	}
+	return differ && more >= 0
+}
+
+// take takes a claim's bytes, for which it waits at most for the patience and until stop.
+func (m *memory) take(c *claim, patience time.Duration, stop <-chan struct{}) bool {
+	if c.n > m.limit {
 		return false
 	}
 	m.mu.Lock()
-	if len(m.line) == 0 && m.used+n <= m.limit {
-		m.used += n
-		m.mu.Unlock()
-		return true
-	}
-	if patience <= 0 {
-		m.mu.Unlock()
-		return false
-	}
-	c := &claim{n: n, taken: make(chan struct{})}
+	m.joinLocked(c)
 	m.line = append(m.line, c)
+	m.serveLocked()
 	m.mu.Unlock()
-
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case <-c.taken:
 		return true
-	case <-timer.C:
-	case <-stop:
+	default:
 	}
-	return m.leave(c)
+	if patience <= 0 {
+		return m.leave(c)
+	}
+	over, press := time.NewTimer(patience), time.NewTicker(m.press)
+	defer over.Stop()
+	defer press.Stop()
+	for {
+		select {
+		case <-c.taken:
+			return true
+		case <-press.C:
+			m.pressFor(c)
+		case <-over.C:
+			return m.leave(c)
+		case <-stop:
+			return m.leave(c)
+		}
+	}
 }
 
 // leave takes a claim out of the line; true when its turn came at that very moment.
@@ -62,23 +131,128 @@ func (m *memory) leave(c *claim) bool {
 		return true
 	}
 	m.line = slices.Delete(m.line, i, i+1)
+	m.partLocked(c)
 	m.serveLocked() // those behind may need less
 	return false
 }
 
-// give gives n bytes back.
-func (m *memory) give(n int64) {
+// give gives a claim's bytes back.
+func (m *memory) give(c *claim) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.used -= n
+	m.used -= c.n
+	if c.yielded.Load() {
+		m.yielding -= c.n
+	} else {
+		m.releaseLocked(c)
+	}
+	m.partLocked(c)
 	m.serveLocked()
 }
 
+// pressFor makes room for the claim when it is the next one and others hold more than it would: the slowest of the heaviest yield.
+func (m *memory) pressFor(c *claim) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.serveLocked() // the minute may be over
+	if m.nextLocked() != c {
+		return
+	}
+	now := time.Now()
+	for m.used-m.yielding+c.n > m.roomLocked(c) {
+		v := m.heaviestLocked(c, now)
+		if v == nil {
+			return
+		}
+		m.pressed = now
+		m.releaseLocked(v)
+		m.yielding += v.n
+		v.yielded.Store(true)
+		v.yield()
+	}
+}
+
+// heaviestLocked is who should yield to a claim; nil when nobody should.
+func (m *memory) heaviestLocked(c *claim, now time.Time) (found *claim) {
+	for _, v := range m.held {
+		if now.Sub(v.since) <= m.press || !c.evens(v) {
+			continue
+		}
+		if found == nil || v.load() > found.load() || v.load() == found.load() && v.pace(now) < found.pace(now) {
+			found = v
+		}
+	}
+	return found
+}
+
+// serveLocked gives to those in line what there is. Nobody overtakes the next one: a large request would never come to its
+// turn among small ones.
 func (m *memory) serveLocked() {
-	for len(m.line) > 0 && m.used+m.line[0].n <= m.limit {
-		m.used += m.line[0].n
-		close(m.line[0].taken)
-		m.line = slices.Delete(m.line, 0, 1)
+	for {
+		c := m.nextLocked()
+		if c == nil || m.used+c.n > m.roomLocked(c) {
+			return
+		}
+		m.line = slices.DeleteFunc(m.line, func(each *claim) bool { return each == c })
+		m.used += c.n
+		for _, s := range c.shares {
+			s.held += c.n
+		}
+		c.since = time.Now()
+		m.held = append(m.held, c)
+		close(c.taken)
+	}
+}
+
+// nextLocked is whose turn it is: of those with the least load, the oldest.
+func (m *memory) nextLocked() (next *claim) {
+	for _, c := range m.line {
+		if next == nil || c.load() < next.load() {
+			next = c
+		}
+	}
+	return next
+}
+
+// roomLocked is how much may be in use with a claim.
+func (m *memory) roomLocked(c *claim) int64 {
+	heavy := max(c.shares[0].held, c.shares[1].held)+c.n > m.limit/2
+	if heavy && !m.pressed.IsZero() && time.Since(m.pressed) < shyFor {
+		return m.limit - m.limit/4
+	}
+	return m.limit
+}
+
+// releaseLocked takes a claim out of those that hold.
+func (m *memory) releaseLocked(c *claim) {
+	m.held = slices.DeleteFunc(m.held, func(each *claim) bool { return each == c })
+	for _, s := range c.shares {
+		s.held -= c.n
+	}
+}
+
+// joinLocked finds the claim's shares, or makes them.
+func (m *memory) joinLocked(c *claim) {
+	if m.shares == nil {
+		m.shares = map[party]*share{}
+	}
+	for i, p := range c.parties {
+		s := m.shares[p]
+		if s == nil {
+			s = &share{}
+			m.shares[p] = s
+		}
+		s.claims++
+		c.shares[i] = s
+	}
+}
+
+// partLocked is the end of what joinLocked began.
+func (m *memory) partLocked(c *claim) {
+	for i, p := range c.parties {
+		if c.shares[i].claims--; c.shares[i].claims == 0 {
+			delete(m.shares, p)
+		}
 	}
 }
 

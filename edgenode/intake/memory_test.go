@@ -3,24 +3,49 @@ package intake
 import (
 	"bytes"
 	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
 
 func TestMemoryIsGivenInTheOrderOfAsking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := memory{limit: 10}
-		if !m.take(10, 0, nil) || m.take(1, 0, nil) || m.take(11, time.Hour, nil) {
+		m := memory{limit: 10, press: pressAfter}
+		var mu sync.Mutex // guards held
+		var held []*claim
+		take := func(n int64, patience time.Duration, stop <-chan struct{}) bool {
+			c := newClaim(n, "one project", netip.Addr{}, func() { t.Error("nobody holds more than anybody") })
+			taken := m.take(c, patience, stop)
+			if taken {
+				mu.Lock()
+				defer mu.Unlock()
+				held = append(held, c)
+			}
+			return taken
+		}
+		if !take(7, 0, nil) || !take(2, 0, nil) || !take(1, 0, nil) || take(1, 0, nil) || take(11, time.Hour, nil) {
 			t.Fatal("more was given than there is, or less")
+		}
+		give := func(n int64) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			i := slices.IndexFunc(held, func(c *claim) bool { return c.n == n })
+			m.give(held[i])
+			held = slices.Delete(held, i, i+1)
 		}
 		done := make(chan string, 10)
 		ask := func(name string, n int64, patience time.Duration, stop chan struct{}) {
 			go func() {
-				if m.take(n, patience, stop) {
+				if take(n, patience, stop) {
 					done <- name
 				} else {
 					done <- "not " + name
@@ -45,22 +70,26 @@ func TestMemoryIsGivenInTheOrderOfAsking(t *testing.T) {
 		ask("small", 2, time.Minute, nil)
 		stopped := make(chan struct{})
 		ask("stopped", 1, time.Minute, stopped)
-		m.give(7) // enough for three of the four, but nobody overtakes
+		give(7) // enough for three of the four, but nobody overtakes
 		want("first")
 		close(stopped)
 		want("not stopped")
-		m.give(7)
+		give(6)
+		want()
+		give(1)
 		want("large")
-		m.give(2)
+		give(2)
 		want("small")
 		ask("late", 4, 5*time.Second, nil)
 		ask("behind it", 0, time.Minute, nil) // needs nothing, and waits nevertheless
 		want()
 		time.Sleep(6 * time.Second)
 		want("behind it", "not late")
-		m.give(10)
-		if m.inUse() != 0 || len(m.line) != 0 {
-			t.Errorf("%d in use, %d in line", m.inUse(), len(m.line))
+		give(8)
+		give(2)
+		give(0)
+		if m.inUse() != 0 || len(m.line)+len(m.held)+len(m.shares) != 0 {
+			t.Errorf("%d in use, %d in line, %d hold, %d shares", m.inUse(), len(m.line), len(m.held), len(m.shares))
 		}
 	})
 }
@@ -114,19 +143,20 @@ func TestRequestsWaitForMemory(t *testing.T) {
 
 func TestPatienceEndsIn503(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, settings{config: Config{MemoryBytes: costs[zstandard], Patience: 10 * time.Millisecond}})
-	if !w.intake.memory.take(1, 0, nil) {
+	w := newWorld(t, settings{config: Config{MemoryBytes: costs[zstandard] + streamCost, Patience: 10 * time.Millisecond}})
+	held := newClaim(1, projectID, netip.Addr{}, func() {})
+	if !w.intake.memory.take(held, 0, nil) {
 		t.Fatal("nothing is left")
 	}
 	w.expect("no memory", "/api/v1/track", encode(t, "zstd", track), 503, unavailable, "Content-Encoding", "zstd")
-	w.intake.memory.give(1)
+	w.intake.memory.give(held)
 	w.expect("memory", "/api/v1/track", encode(t, "zstd", track), 200, `{"ok":true}`, "Content-Encoding", "zstd")
 }
 
 // Whoever opens a hundred requests and sends next to nothing keeps nobody else out.
 func TestSlowToBeginHoldsNoMemory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, settings{config: Config{MemoryBytes: costs[zstandard], Patience: 10 * time.Millisecond}})
+	w := newWorld(t, settings{config: Config{MemoryBytes: costs[zstandard] + streamCost, Patience: 10 * time.Millisecond}})
 	var senders []*io.PipeWriter
 	answers := make(chan int)
 	for range 8 {
@@ -150,5 +180,58 @@ func TestSlowToBeginHoldsNoMemory(t *testing.T) {
 		if status := <-answers; status != 400 {
 			t.Errorf("cut off: %d", status)
 		}
+	}
+}
+
+// A thousandth of what it becomes is enough to send.
+func TestASmallCompressedBodyTakesWhatItCanBecome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, settings{})
+	for name, coding := range map[string]coding{"gzip": gzipped, "zstd": zstandard, "br": brotlied} {
+		text := encode(t, name, `{"operations":[`+strings.Repeat(" ", 8<<20)+`]}`)
+		if len(text) > free {
+			t.Fatalf("%s: %d bytes are not few", name, len(text))
+		}
+		var req fasthttp.Request
+		req.Header.Set("Content-Encoding", name)
+		req.SetBodyString(text)
+		var ctx fasthttp.RequestCtx
+		ctx.Init(&req, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, nil)
+		var b body
+		w.must(b.begin(w.intake, &ctx, scope{project: projectID}))
+		if taken := w.intake.Stats().Memory; taken != costs[coding]+streamCost {
+			t.Errorf("%s: %d bytes are taken for a decoder and %d bytes of text", name, taken, 8<<20)
+		}
+		b.end()
+	}
+}
+
+// A crash report of a known length takes all that it needs at once, so it can wait for that.
+func TestALargeCrashReportWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, settings{config: Config{MemoryBytes: 12 << 20}})
+	held := newClaim(8<<20, projectID, netip.Addr{}, func() {})
+	if !w.intake.memory.take(held, 0, nil) {
+		t.Fatal("nothing is left")
+	}
+	answered := make(chan int)
+	go func() {
+		status, _ := w.send("/api/catch/events", strings.NewReader(`{"release":"1","platform":"ndk","exception":{"type":"E","value":"`+
+			strings.Repeat("x", 2<<20)+`"},"frames":[]}`))
+		answered <- status
+	}()
+	for line := 0; line == 0; time.Sleep(time.Millisecond) {
+		w.intake.memory.mu.Lock()
+		line = len(w.intake.memory.line)
+		w.intake.memory.mu.Unlock()
+		select {
+		case status := <-answered:
+			t.Fatalf("not waited for: %d", status)
+		default:
+		}
+	}
+	w.intake.memory.give(held)
+	if status := <-answered; status != 202 {
+		t.Error(status)
 	}
 }

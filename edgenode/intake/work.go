@@ -27,14 +27,15 @@ func newWork(m *Module) *work {
 	return &work{m: m, parser: event.NewParser(), lanes: lanes{buffer: m.cfg.Buffer}}
 }
 
-func (w *work) begin(ctx *fasthttp.RequestCtx, pass *gate.Pass) error {
+// begin prepares for a request; whole means that its body is decoded as one.
+func (w *work) begin(ctx *fasthttp.RequestCtx, pass *gate.Pass, whole bool) error {
 	h, err := header(ctx, pass)
 	if err != nil {
 		return err
 	}
 	w.now = ctx.Time()
 	w.lanes.begin(h)
-	return w.body.begin(w.m, ctx)
+	return w.body.begin(w.m, ctx, scope{project: pass.Key.ProjectID, whole: whole})
 }
 
 // end gives back what the request held, and w itself; what is not committed is forgotten.
