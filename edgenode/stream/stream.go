@@ -1,6 +1,9 @@
 // Package stream tells clients that an environment has changed: Server-Sent Events, as
 // OpenFeature clients expect them (supplement §4).
 //
+//	: open
+//	id: <revision>
+//
 //	id: <revision>
 //	data: {"type":"refetchEvaluation","etag":"\"<revision of the module>\"","module":"switch","revision":"<revision>"}
 //
@@ -290,22 +293,21 @@ func (s *stream) write(c net.Conn, message []byte) error {
 // everything is what a client is told that comes back after a change.
 const everything = view.SwitchChanged | view.ConfigChanged | view.PulseChanged | view.CohortsChanged
 
-// opening is what a stream begins with: a comment, so that the client knows that it
-// stands, and what it missed.
+// opening is what a stream begins with: a comment, so that the client knows that it stands, and what it missed.
+//
+// Who missed nothing, or has not heard of anything yet, is given the revision alone. That is no message (there is no data),
+// but by the rules of event streams it is what the client names when it comes back. Without it, a client that had heard of
+// no change would miss those that are made while it has no stream: an edge's restart, or the end of a stream's life.
 func (s *stream) opening() ([]byte, bool) {
-	b := []byte(": open\n\n")
-	if s.since == "" {
-		return b, true
-	}
 	env, ok := s.m.views.Environment(s.key.ProjectID, s.key.Environment)
 	if !ok {
-		return nil, false
+		return []byte(": open\n\n"), s.since == ""
 	}
-	if s.since == string(env.RevisionText) {
-		return b, true
+	if s.since == "" || s.since == string(env.RevisionText) {
+		return append(append([]byte(": open\nid: "), env.RevisionText...), "\n\n"...), true
 	}
 	missed, ok := s.news(everything)
-	return append(b, missed...), ok
+	return append([]byte(": open\n\n"), missed...), ok
 }
 
 // news are the messages of a set of changed modules; ok is false when the project is gone.

@@ -105,6 +105,7 @@ type listener struct {
 	t        testing.TB
 	response *http.Response
 	lines    *bufio.Scanner
+	opening  []string // the first block's lines behind the comment
 }
 
 func (e *edge) listen(header ...string) *listener {
@@ -121,10 +122,13 @@ func (e *edge) listen(header ...string) *listener {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(func() { _ = response.Body.Close() })
-	l := &listener{e.t, response, bufio.NewScanner(response.Body)}
+	l := &listener{t: e.t, response: response, lines: bufio.NewScanner(response.Body)}
 	if response.StatusCode == 200 {
 		openapitest.Check(e.t, "GET", "/api/v1/stream", 200, response.Header, nil) // what it carries is each test's
-		l.expect(": open", "")
+		l.expect(": open")
+		for l.lines.Scan() && l.lines.Text() != "" {
+			l.opening = append(l.opening, l.lines.Text())
+		}
 	}
 	return l
 }
@@ -182,6 +186,26 @@ func TestWhoComesBackHearsWhatWasMissed(t *testing.T) {
 	current := e.listen("Last-Event-ID", "4.0")
 	e.flag(2)
 	current.expect(`id: 5.0`)
+}
+
+// A client names the last id that it was given, which need not have come with a message.
+func TestWhoHasHeardOfNothingYetMissesNothingWhenItComesBack(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, stream.Config{})
+	e.flag(1)
+	given := e.listen().opening
+	if len(given) != 1 || given[0] != "id: 4.0" {
+		t.Fatalf("a stream begins with %q, want the id 4.0 and no data", given)
+	}
+	e.flag(2) // while the client has no stream
+	back := e.listen("Last-Event-ID", "4.0")
+	back.expect(`id: 5.0`, `data: {"type":"refetchEvaluation","etag":"\"5.0\"","module":"switch","revision":"5.0"}`, ``)
+	if len(back.opening) != 0 {
+		t.Errorf("%q comes before what was missed: it would be lost if the connection broke there", back.opening)
+	}
+	if again := e.listen("Last-Event-ID", "5.0").opening; len(again) != 1 || again[0] != "id: 5.0" {
+		t.Errorf("who missed nothing is told %q", again)
+	}
 }
 
 func TestStreamsEndWithTheirKeyTheirTimeAndTheEdge(t *testing.T) {
