@@ -214,10 +214,11 @@ func (m *memory) nextLocked() (next *claim) {
 	return next
 }
 
-// roomLocked is how much may be in use with a claim.
+// roomLocked is how much may be in use with a claim. The last quarter is for those to whom
+// somebody would have to yield.
 func (m *memory) roomLocked(c *claim) int64 {
-	heavy := max(c.shares[0].held, c.shares[1].held)+c.n > m.limit/2
-	if heavy && !m.pressed.IsZero() && time.Since(m.pressed) < shyFor {
+	shy := m.used > 0 && !m.pressed.IsZero() && time.Since(m.pressed) < shyFor
+	if shy && !slices.ContainsFunc(m.held, c.evens) {
 		return m.limit - m.limit/4
 	}
 	return m.limit
