@@ -31,7 +31,7 @@ func (cmd *bootstrapCommand) Run(ctx context.Context, streams Streams) error {
 	if err := cmd.validate(); err != nil {
 		return err
 	}
-	sealing, err := readSealingKey(cmd.SealingKeyFile)
+	sealing, err := readSealingKeys(cmd.SealingKeyFile)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (cmd *bootstrapCommand) Run(ctx context.Context, streams Streams) error {
 	if err != nil {
 		return err
 	}
-	config := access.Config{Issuer: cmd.Issuer, SealingKey: sealing}
+	config := access.Config{Issuer: cmd.Issuer, SealingKeys: sealing}
 	tokens, err := writeplane.Found(ctx, postgres.Config{URL: cmd.PostgresURL, MaxConns: 2}, config, plan)
 	if err != nil {
 		return err

@@ -348,6 +348,29 @@ func TestUnknownKeysInTheFileAreNamed(t *testing.T) {
 	}
 }
 
+func TestSealingKeysStandOneToALine(t *testing.T) {
+	first, second := strings.Repeat("A", 43)+"=", strings.Repeat("B", 42)+"A="
+	for text, says := range map[string]string{
+		first:                            "",
+		first + "\r\n\n" + second + "\n": "",
+		"":                               "is empty",
+		first + "\nAAAA\n":               "key 2 of",
+		"not base64":                     "key 1 of",
+	} {
+		file := filepath.Join(t.TempDir(), "key")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, errs := skerry(t, planeWith("--sealing-key-file", file)...)
+		switch {
+		case says == "" && (code != 1 || !strings.Contains(errs, "reach postgres")):
+			t.Errorf("%q: code %d, %q; want it to be taken", text, code, errs)
+		case says != "" && (code != 2 || !strings.Contains(errs, says)):
+			t.Errorf("%q: code %d, %q; want %q", text, code, errs, says)
+		}
+	}
+}
+
 func TestVariablesThatNoFlagReadsAreNamed(t *testing.T) {
 	t.Setenv("SKERRY_POSTGRES_ULR", "postgres://u:hidden@127.0.0.1:1/d")
 	t.Setenv("SKERRY_EDGE_PORT_8080_TCP", "x") // as Kubernetes sets it for a service called skerry-edge

@@ -74,7 +74,7 @@ func (s stopping) validate() error {
 // identity is how tokens are issued and secrets are sealed.
 type identity struct {
 	Issuer         string `help:"Issuer named in the tokens of this installation." default:"skerry"`
-	SealingKeyFile string `help:"File with 32 bytes in base64 that seal secrets in the database. Without it they are sealed by a key beside them." placeholder:"FILE"`
+	SealingKeyFile string `help:"File with 32 bytes in base64, the key that seals secrets in the database; former keys may stand below it, a line each. Without the file they are sealed by a key kept beside them." placeholder:"FILE"`
 }
 
 // planeSettings are those of the write plane that hold however it is run.
@@ -123,7 +123,7 @@ func (s *planeSettings) validate() error {
 
 // config is the part of the plane's configuration that the settings make.
 func (s *planeSettings) config() (writeplane.Config, error) {
-	sealing, err := readSealingKey(s.SealingKeyFile)
+	sealing, err := readSealingKeys(s.SealingKeyFile)
 	if err != nil {
 		return writeplane.Config{}, err
 	}
@@ -137,7 +137,7 @@ func (s *planeSettings) config() (writeplane.Config, error) {
 		}
 	}
 	return writeplane.Config{
-		Access:   access.Config{Issuer: s.Issuer, SealingKey: sealing, Issuers: issuers},
+		Access:   access.Config{Issuer: s.Issuer, SealingKeys: sealing, Issuers: issuers},
 		Audit:    writeplane.AuditConfig{MirrorURL: s.AuditMirrorURL, SMTPURL: s.SMTPURL},
 		Webhooks: target.Config{AllowHTTP: s.WebhookAllowHTTP, AllowCIDRs: s.WebhookAllowCIDR},
 		Blobs:    blobs.Config{PublicURL: strings.TrimSuffix(s.PublicURL, "/")},
@@ -208,7 +208,9 @@ func (cmd *writePlaneCommand) Run(ctx context.Context) error {
 	return plane.Run(ctx)
 }
 
-func readSealingKey(path string) ([]byte, error) {
+// readSealingKeys reads a file with one key a line: the current one first, former ones
+// below it. A path of "" means no file and no key.
+func readSealingKeys(path string) ([][]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -216,11 +218,18 @@ func readSealingKey(path string) ([]byte, error) {
 	if err != nil {
 		return nil, usagef("--sealing-key-file: %w", err)
 	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(raw)))
-	if err != nil || len(key) != seal.KeyLen {
-		return nil, usagef("--sealing-key-file: %s does not hold %d bytes in base64", path, seal.KeyLen)
+	var keys [][]byte
+	for line := range strings.FieldsSeq(string(raw)) {
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(key) != seal.KeyLen {
+			return nil, usagef("--sealing-key-file: key %d of %s is not %d bytes in base64", len(keys)+1, path, seal.KeyLen)
+		}
+		keys = append(keys, key)
 	}
-	return key, nil
+	if len(keys) == 0 {
+		return nil, usagef("--sealing-key-file: %s is empty", path)
+	}
+	return keys, nil
 }
 
 func parseIssuer(text string) (c access.IssuerConfig, err error) {

@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"skerry/pkg/openapi/openapitest"
+	"skerry/pkg/seal"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
@@ -129,6 +131,41 @@ func TestSecondProcessVerifiesTheFirstsTokens(t *testing.T) {
 	}
 	if _, err := second.Authenticate(t.Context(), "Bearer "+p.tokens["owner"]); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestFormerSealingKeyOpensUntilItIsTakenAway(t *testing.T) {
+	t.Parallel()
+	former, current := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
+	p := newPlaneWith(t, access.Config{SealingKeys: [][]byte{former}})
+	both, err := access.New(t.Context(), access.Config{SealingKeys: [][]byte{current, former}}, p.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both.Authenticate(t.Context(), "Bearer "+p.tokens["owner"]); err != nil {
+		t.Error(err)
+	}
+	if _, err := access.New(t.Context(), access.Config{SealingKeys: [][]byte{current}}, p.db.App); !errors.Is(err, seal.ErrOpen) {
+		t.Errorf("without the former key: %v, want %v", err, seal.ErrOpen)
+	}
+
+	// A new signing key is sealed by the current one, and the owner gets a token that it signs.
+	if _, err := p.db.Owner.Exec(t.Context(), `DELETE FROM signing_keys`); err != nil {
+		t.Fatal(err)
+	}
+	alone, err := access.New(t.Context(), access.Config{SealingKeys: [][]byte{current}}, p.db.App)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := alone.Authenticate(t.Context(), "Bearer "+p.tokens["owner"]); err == nil {
+		t.Error("a token of the signing key that is gone holds")
+	}
+	again, err := alone.Bootstrap(t.Context(), p.commits, p.founding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := alone.Authenticate(t.Context(), "Bearer "+again["owner"]); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -26,9 +26,10 @@ import (
 type Config struct {
 	// Issuer is the `iss` of this installation's tokens. Empty means "skerry".
 	Issuer string
-	// SealingKey seals private keys in the database: 32 bytes. nil: a key kept in the
-	// database itself, which protects them from nobody who can read all of it.
-	SealingKey []byte
+	// SealingKeys seal secrets in the database, 32 bytes each: the first one seals, the
+	// others, former ones, still open what they sealed. None: a key kept in the database
+	// itself, which protects them from nobody who can read all of it.
+	SealingKeys [][]byte
 	// Issuers are the external OIDC issuers whose tokens are accepted.
 	Issuers []IssuerConfig
 }
@@ -38,8 +39,10 @@ const DefaultIssuer = "skerry"
 
 // Validate names the first field that is wrong.
 func (c Config) Validate() error {
-	if c.SealingKey != nil && len(c.SealingKey) != seal.KeyLen {
-		return fmt.Errorf("access: SealingKey has %d bytes, not %d", len(c.SealingKey), seal.KeyLen)
+	for i, key := range c.SealingKeys {
+		if len(key) != seal.KeyLen {
+			return fmt.Errorf("access: SealingKeys[%d] has %d bytes, not %d", i, len(key), seal.KeyLen)
+		}
 	}
 	for i, issuer := range c.Issuers {
 		if err := issuer.validate(); err != nil {
@@ -78,10 +81,7 @@ func New(ctx context.Context, config Config, pool *pgxpool.Pool) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	keys := [][]byte{kept}
-	if config.SealingKey != nil {
-		keys = [][]byte{config.SealingKey, kept}
-	}
+	keys := append(slices.Clone(config.SealingKeys), kept)
 	sealer, err := seal.New(keys[0], keys[1:]...)
 	if err != nil {
 		return nil, fmt.Errorf("open sealer: %w", err)
