@@ -145,9 +145,11 @@ func (s *Store) strike(key laneKey, err error) {
 	delete(s.strikes, key)
 }
 
-// isolate runs store over [0, n) in a savepoint; when Postgres refuses a row, it halves
-// until each refused one is alone. The batch's other rows are stored.
-func isolate(ctx context.Context, tx pgx.Tx, n int, lenient bool, store func(ctx context.Context, tx pgx.Tx, from, to int) error, bad func(i int, reason string)) error {
+// isolate runs store over the rows, each time over those from one up to another, in a
+// savepoint. When Postgres refuses a row, it halves until each refused one is alone, and
+// those die. The load's other rows are stored.
+func (s *Store) isolate(ctx context.Context, tx pgx.Tx, l *load, rows []*row, store func(ctx context.Context, tx pgx.Tx, from, to int) error) error {
+	lenient := s.lenient(laneKey{l.edge, l.lane})
 	var try func(from, to int) error
 	try = func(from, to int) error {
 		if from == to {
@@ -162,7 +164,7 @@ func isolate(ctx context.Context, tx pgx.Tx, n int, lenient bool, store func(ctx
 			return err
 		}
 		if to-from == 1 {
-			bad(from, reason)
+			rows[from].die(reason)
 			return nil
 		}
 		middle := from + (to-from)/2
@@ -171,5 +173,5 @@ func isolate(ctx context.Context, tx pgx.Tx, n int, lenient bool, store func(ctx
 		}
 		return try(middle, to)
 	}
-	return try(0, n)
+	return try(0, len(rows))
 }

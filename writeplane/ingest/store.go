@@ -212,21 +212,20 @@ func (s *Store) settleEvents(ctx context.Context, tx pgx.Tx, l *load) error {
 			plain = append(plain, r)
 		}
 	}
-	lenient := s.lenient(laneKey{l.edge, l.lane})
-	err := isolate(ctx, tx, len(plain), lenient, func(ctx context.Context, tx pgx.Tx, from, to int) error {
+	err := s.isolate(ctx, tx, l, plain, func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		return copyEvents(ctx, tx, l, plain[from:to])
-	}, func(i int, reason string) { plain[i].die(reason) })
+	})
 	if err != nil {
 		return err
 	}
-	err = isolate(ctx, tx, len(referred), lenient, func(ctx context.Context, tx pgx.Tx, from, to int) error {
+	err = s.isolate(ctx, tx, l, referred, func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		for _, r := range referred[from:to] {
 			if err := s.copyReferred(ctx, tx, l, r); err != nil {
 				return err
 			}
 		}
 		return nil
-	}, func(i int, reason string) { referred[i].die(reason) })
+	})
 	if err != nil {
 		return err
 	}
@@ -281,9 +280,9 @@ func (s *Store) settlePeople(ctx context.Context, tx pgx.Tx, l *load) error {
 		}
 		rows, changes = append(rows, r), append(changes, change)
 	}
-	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
+	return s.isolate(ctx, tx, l, rows, func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		return identity.Merge(ctx, tx, changes[from:to])
-	}, func(i int, reason string) { rows[i].die(reason) })
+	})
 }
 
 func (s *Store) settleAliases(ctx context.Context, tx pgx.Tx, l *load) error {
@@ -295,9 +294,9 @@ func (s *Store) settleAliases(ctx context.Context, tx pgx.Tx, l *load) error {
 			AliasedAt: time.UnixMicro(r.Timestamp).UTC(), ReceivedAt: r.received(),
 		}
 	}
-	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
+	return s.isolate(ctx, tx, l, rows, func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		return identity.Apply(ctx, tx, claims[from:to])
-	}, func(i int, reason string) { rows[i].die(reason) })
+	})
 }
 
 func (s *Store) settleCrashes(ctx context.Context, tx pgx.Tx, l *load) error {
@@ -312,13 +311,13 @@ func (s *Store) settleCrashes(ctx context.Context, tx pgx.Tx, l *load) error {
 			ReceivedAt: r.received(), Record: r.Raw,
 		}
 	}
-	return isolate(ctx, tx, len(rows), s.lenient(laneKey{l.edge, l.lane}), func(ctx context.Context, tx pgx.Tx, from, to int) error {
+	return s.isolate(ctx, tx, l, rows, func(ctx context.Context, tx pgx.Tx, from, to int) error {
 		bad, err := s.crashes(ctx, tx, reports[from:to])
 		for _, b := range bad {
 			rows[from+b.Index].die(b.Reason)
 		}
 		return err
-	}, func(i int, reason string) { rows[i].die(reason) })
+	})
 }
 
 // bury writes the dead letters.

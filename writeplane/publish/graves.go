@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -43,19 +42,17 @@ func (l *Ledger) RaiseFloor(ctx context.Context, lane replication.Lane, epoch re
 		if newest == nil {
 			return nil
 		}
-		return raiseFloor(ctx, tx, lane, epoch, position+1, *newest)
+		return raiseFloor(ctx, tx, lane, position+1, replication.Marker{Epoch: epoch.String(), Floor: *newest})
 	})
 }
 
-func raiseFloor(ctx context.Context, tx pgx.Tx, lane replication.Lane, epoch replication.Epoch, at, floor replication.Position) error {
-	body, err := json.Marshal(replication.Marker{Epoch: epoch.String(), Floor: floor})
-	if err != nil {
-		panic("BUG: a marker does not marshal: " + err.Error())
-	}
-	if err := putMarker(ctx, tx, lane, at, at, newToken(), body); err != nil {
+// raiseFloor puts the marker at a position, as a transaction of its own, and notes its
+// floor as the lane's.
+func raiseFloor(ctx context.Context, tx pgx.Tx, lane replication.Lane, at replication.Position, marker replication.Marker) error {
+	if err := putMarker(ctx, tx, lane, transaction{at, at, newToken()}, marker); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `UPDATE lanes SET position = $2, floor = $3 WHERE lane = $1`, int16(lane), at, floor); err != nil {
+	if _, err := tx.Exec(ctx, `UPDATE lanes SET position = $2, floor = $3 WHERE lane = $1`, int16(lane), at, marker.Floor); err != nil {
 		return fmt.Errorf("raise the floor of lane %s: %w", lane, err)
 	}
 	return nil

@@ -185,14 +185,9 @@ func (l *Ledger) Renew(ctx context.Context, lane replication.Lane, past replicat
 // one transaction whose last document is the marker. Revisions begin at base, wherever
 // nothing has a document.
 func renumber(ctx context.Context, tx pgx.Tx, lane replication.Lane, base replication.Position) error {
-	epoch := uuid.New()
-	marker, err := json.Marshal(replication.Marker{Epoch: epoch.String(), Floor: base})
-	if err != nil {
-		panic("BUG: a marker does not marshal: " + err.Error())
-	}
-	subject, token := replication.EpochSubject(lane), newToken()
+	epoch, token := uuid.New(), newToken()
 	var count int64
-	err = tx.QueryRow(ctx, `
+	err := tx.QueryRow(ctx, `
 		WITH numbered AS (
 			SELECT subject, row_number() OVER (ORDER BY position) AS n, count(*) OVER () AS total
 			FROM documents WHERE lane = $1 AND subject <> $2
@@ -200,12 +195,13 @@ func renumber(ctx context.Context, tx pgx.Tx, lane replication.Lane, base replic
 			UPDATE documents d SET position = $3 + n, tx_first = $3 + 1, tx_last = $3 + n.total + 1, commit_token = $4
 			FROM numbered n WHERE d.subject = n.subject RETURNING 1
 		)
-		SELECT count(*) FROM moved`, int16(lane), string(subject), base, token).Scan(&count)
+		SELECT count(*) FROM moved`, int16(lane), string(replication.EpochSubject(lane)), base, token).Scan(&count)
 	if err != nil {
 		return err
 	}
 	last := base + replication.Position(count) + 1
-	if err := putMarker(ctx, tx, lane, base+1, last, token, marker); err != nil {
+	marker := replication.Marker{Epoch: epoch.String(), Floor: base}
+	if err := putMarker(ctx, tx, lane, transaction{base + 1, last, token}, marker); err != nil {
 		return err
 	}
 	_, err = tx.Exec(ctx, `
@@ -215,18 +211,28 @@ func renumber(ctx context.Context, tx pgx.Tx, lane replication.Lane, base replic
 	return err
 }
 
+// transaction is one of a lane: the positions that it takes, and what it is known by.
+type transaction struct {
+	first, last replication.Position
+	token       []byte
+}
+
 // putMarker writes the lane's marker and the record of the transaction that it ends.
-func putMarker(ctx context.Context, tx pgx.Tx, lane replication.Lane, first, last replication.Position, token, body []byte) error {
-	_, err := tx.Exec(ctx, `
+func putMarker(ctx context.Context, tx pgx.Tx, lane replication.Lane, ends transaction, marker replication.Marker) error {
+	body, err := json.Marshal(marker)
+	if err != nil {
+		panic("BUG: a marker does not marshal: " + err.Error())
+	}
+	_, err = tx.Exec(ctx, `
 		INSERT INTO documents (subject, lane, position, tx_first, tx_last, commit_token, body, changed_at)
 		VALUES ($1, $2, $3, $4, $3, $5, $6, now())
 		ON CONFLICT (subject) DO UPDATE SET position = excluded.position, tx_first = excluded.tx_first,
 			tx_last = excluded.tx_last, commit_token = excluded.commit_token, body = excluded.body, changed_at = excluded.changed_at`,
-		string(replication.EpochSubject(lane)), int16(lane), last, first, token, body)
+		string(replication.EpochSubject(lane)), int16(lane), ends.last, ends.first, ends.token, body)
 	if err != nil {
 		return fmt.Errorf("write the marker: %w", err)
 	}
-	if _, err := tx.Exec(ctx, `INSERT INTO commits (lane, position, token, at) VALUES ($1, $2, $3, now())`, int16(lane), last, token); err != nil {
+	if _, err := tx.Exec(ctx, `INSERT INTO commits (lane, position, token, at) VALUES ($1, $2, $3, now())`, int16(lane), ends.last, ends.token); err != nil {
 		return fmt.Errorf("record the transaction: %w", err)
 	}
 	return nil

@@ -113,7 +113,7 @@ func (x *Indexer) index(ctx context.Context, a *Artifact) error {
 	file, err := x.m.verified(ctx, a)
 	var fault *symbolicate.Fault
 	if errors.As(err, &fault) {
-		return x.settle(ctx, a, "", "", fault, nil)
+		return x.settle(ctx, a, indexed{fault: fault})
 	}
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (x *Indexer) index(ctx context.Context, a *Artifact) error {
 	defer file.Close()
 	out, report, err := x.m.runner.Build(ctx, a.Kind, file)
 	if errors.As(err, &fault) {
-		return x.settle(ctx, a, "", "", fault, report.Warnings)
+		return x.settle(ctx, a, indexed{fault: fault, warnings: report.Warnings})
 	}
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (x *Indexer) index(ctx context.Context, a *Artifact) error {
 	if err != nil {
 		return err
 	}
-	return x.settle(ctx, a, path, sum, nil, report.Warnings)
+	return x.settle(ctx, a, indexed{path: path, sha256: sum, warnings: report.Warnings})
 }
 
 // storeForm copies a result into the blob store and returns its sha256.
@@ -200,19 +200,28 @@ func (m *Module) fetch(ctx context.Context, path string) (*os.File, error) {
 	return file, nil
 }
 
+// indexed is what became of an artifact: a lookup form, or the fault for which it has
+// none.
+type indexed struct {
+	path, sha256 string // of the lookup form
+	fault        *symbolicate.Fault
+	warnings     []string
+}
+
 // settle stores what became of an artifact and asks for another look at its reports. A
 // fault says nothing of one that another process has indexed meanwhile.
-func (x *Indexer) settle(ctx context.Context, a *Artifact, path, sum string, fault *symbolicate.Fault, warnings []string) error {
+func (x *Indexer) settle(ctx context.Context, a *Artifact, is indexed) error {
 	var reason, text *string
-	if fault != nil {
-		reason, text = &fault.Reason, &printable([]string{fault.Text})[0]
-		warnings = append(warnings, fault.Text)
+	warnings := is.warnings
+	if is.fault != nil {
+		reason, text = &is.fault.Reason, &printable([]string{is.fault.Text})[0]
+		warnings = append(slices.Clone(warnings), is.fault.Text)
 	}
 	all := once(append(slices.Clone(a.Warnings), printable(warnings)...))
 	return postgres.InTx(ctx, x.m.store.Pool(), func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE symbol_artifacts SET index_path = nullif($2, ''), index_sha256 = nullif($3, ''), index_reason = $4, index_text = $5, warnings = $6
-			WHERE id = $1 AND storage_path = $7 AND ($4::text IS NULL OR index_path IS NULL)`, a.ID, path, sum, reason, text, orEmpty(all), a.StoragePath)
+			WHERE id = $1 AND storage_path = $7 AND ($4::text IS NULL OR index_path IS NULL)`, a.ID, is.path, is.sha256, reason, text, orEmpty(all), a.StoragePath)
 		if err != nil {
 			return fmt.Errorf("settle artifact: %w", err)
 		}

@@ -35,10 +35,10 @@ func TestAnOvertakenIndexerBlamesNoFile(t *testing.T) {
 	}
 	x := NewIndexer(&Module{store: commit.New(db.App, commit.Sinks{})}, func(context.Context, pgx.Tx, *Artifact) error { return nil })
 	late := &symbolicate.Fault{Reason: symbolicate.Limit, Text: "reading the file took too long"}
-	if err := x.settle(t.Context(), a, indexPath(a.StoragePath), "sum", nil, nil); err != nil {
+	if err := x.settle(t.Context(), a, indexed{path: indexPath(a.StoragePath), sha256: "sum"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.settle(t.Context(), a, "", "", late, nil); err != nil {
+	if err := x.settle(t.Context(), a, indexed{fault: late}); err != nil {
 		t.Fatal(err)
 	}
 	stored, err := one(t.Context(), db.App, a.ID, "")
