@@ -1,8 +1,8 @@
 // Package buildtest builds programs that tests run and that are modules of their own, in
 // a testdata folder, so that nothing of them enters this module's go.mod.
 //
-// Some module registries carry only part of the world's modules. What cannot be had there
-// is a reason to skip a test; what does not build is not.
+// Some module registries carry only part of the world's modules. A module that the
+// registry lacks is a reason to skip a test; a program that does not build is a failure.
 package buildtest
 
 import (

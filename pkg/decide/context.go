@@ -165,10 +165,10 @@ func (c *Context) unit(by unitKind, key string) []byte {
 	return nil
 }
 
-// Digest is 128 bits over everything that a decision can depend on, in a canonical
-// form: the order of properties, blanks and escapes of strings do not count. It is the
-// same on every machine; the package's vectors keep it from changing unnoticed, for it
-// is part of entity tags.
+// Digest is a 128-bit hash of everything that a decision can depend on, in a canonical
+// form: the order of properties, white space and the way strings are escaped make no
+// difference. It is the same on every machine; the package's vectors keep it from
+// changing unnoticed, for it is part of entity tags.
 func (c *Context) Digest() [16]byte {
 	start := len(c.scratch) // below lie values of properties
 	b := c.scratch

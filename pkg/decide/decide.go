@@ -1,5 +1,5 @@
-// Package decide answers what a flag or a config item is worth to one user: definitions
-// and a context in, typed values with reasons out. See supplement §4.
+// Package decide finds the value that a flag or a config item has for one user:
+// definitions and a context in, typed values with reasons out. See supplement §4.
 //
 // A definition (FlagDefinition, ItemDefinition) is what the write plane keeps and sends
 // to the edges. Compile turns it into an Entry: immutable and small, with every possible

@@ -59,6 +59,6 @@ func Take(dir string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// Release gives the folder free. The file stays: removing it would let two
-// processes lock two different files of that name.
+// Release unlocks the folder. The file stays: removing it would let two processes lock
+// two different files of that name.
 func (l *Lock) Release() error { return l.file.Close() }

@@ -1,5 +1,5 @@
-// Package forwarded tells which address a request comes from that proxies have passed on,
-// by X-Forwarded-For.
+// Package forwarded finds the client's address of a request that came through proxies,
+// from X-Forwarded-For.
 //
 // It promises: only what trusted proxies say is believed, so nothing that a client writes
 // itself; an entry may have a port, as those of some gateways have, or the brackets of an
@@ -15,9 +15,10 @@ import (
 )
 
 // Client is the nearest address that no trusted proxy vouches for: the peer's own or,
-// when the peer is trusted, the last untrusted one in the lines of X-Forwarded-For. What
-// a client writes there itself stands further left. An entry that is no address ends the
-// search: whoever wrote it is the client, as far as can be told.
+// when the peer is trusted, the last untrusted one in the lines of X-Forwarded-For. (Each
+// proxy appends on the right, so what a client wrote itself stands further left.) An
+// entry that is no address ends the search: whoever wrote it is the client, as far as can
+// be told.
 func Client[Line ~string | ~[]byte](peer netip.Addr, lines []Line, trusted []netip.Prefix) netip.Addr {
 	client := plain(peer)
 	if !Within(trusted, client) {
@@ -69,8 +70,8 @@ func Within(networks []netip.Prefix, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return Network(p).Contains(address) })
 }
 
-// Network is a network as its addresses are written here: one of IPv4 in
-// IPv6 is one of IPv4.
+// Network is the prefix in the form in which Client gives addresses: a prefix of IPv4
+// addresses mapped into IPv6 becomes one of IPv4.
 func Network(p netip.Prefix) netip.Prefix {
 	const mapped = 96 // bits before the IPv4 address
 	if p.Addr().Is4In6() && p.Bits() >= mapped {

@@ -1,11 +1,10 @@
 // Package natsserver runs a NATS server with JetStream inside the program:
 // for `skerry up`, for tests and for benchmarks alike.
 //
-// It promises: the server listens on 127.0.0.1 only, admits only holders of
-// the random token in its URL, keeps its streams in Config.Dir over restarts,
-// and refuses a folder that another process uses. A disk that was full, or
-// failed, is no end: when it takes bytes again, so do the streams. It installs
-// no signal handlers and never ends the program.
+// It promises: the server listens on 127.0.0.1 only, admits only holders of the random
+// token in its URL, keeps its streams in Config.Dir over restarts, and refuses a folder
+// that another process uses. A full or failing disk is survived: when it takes bytes
+// again, so do the streams. It installs no signal handlers and never ends the program.
 //
 // It is one node, or with Config.Cluster one of several on this machine, for
 // rehearsals; no TLS. Real deployments run NATS themselves.
@@ -48,9 +47,9 @@ type Config struct {
 	SyncInterval time.Duration
 	// MaxPayload in bytes; 0 means 4 MiB.
 	MaxPayload int32
-	// MaxStore bounds all streams together, in bytes; 0 leaves it to the
-	// bounds of each. NATS' own way is to hold the sum of these against what
-	// is free at the start, and to refuse even an update that changes nothing.
+	// MaxStore bounds all streams together, in bytes; 0 leaves it to the bounds of each.
+	// (NATS itself would compare the sum of those bounds with the space that is free at
+	// the start, and then may refuse even an update of a stream that changes nothing.)
 	MaxStore int64
 	// ReadyTimeout bounds the start, recovery of the streams included.
 	// 0 means 30 s.
@@ -63,9 +62,9 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Cluster is how nodes on this machine find each other. Clients are not told
-// of nodes that they did not name themselves, so that a proxy before one of
-// them stays before it.
+// Cluster is how nodes on this machine find each other. Clients are not told of nodes
+// that they did not name themselves, so that one that goes through a proxy keeps using
+// the proxy.
 type Cluster struct {
 	Name  string // of this node among the others
 	Port  int    // on 127.0.0.1, for the other nodes

@@ -1,6 +1,6 @@
 // Package openapi holds the service's OpenAPI 3.1 document: every path that an edge or
 // the write plane answers, what it takes and what it gives. The schemas of answers are
-// closed, and the tests of both planes hold every answer against them (openapitest).
+// closed, and the tests of both planes check every answer against them (openapitest).
 // Nothing reads the document at run time but the people and programs that ask for it.
 package openapi
 
@@ -24,7 +24,7 @@ var document string
 // Document is the text, in YAML.
 func Document() string { return document }
 
-// Handler answers GET with the document, and 304 to who has it.
+// Handler answers GET with the document, and 304 to a client that has it already.
 func Handler() http.Handler {
 	sum := sha256.Sum256([]byte(document))
 	tag := `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`

@@ -33,11 +33,10 @@ func (g *Group) Add(name string, run func(context.Context) error) {
 	g.parts = append(g.parts, part{name, run})
 }
 
-// Run starts every part. When one ends, or ctx is done, the others' context is
-// cancelled; Run returns after the last has ended. The error is that of the
-// first part to end by itself, with its name; a part that ends without a
-// reason before it is told to is an error too. A stop by the caller is none,
-// whatever his reason.
+// Run starts every part. When one ends, or ctx is done, the others' context is cancelled;
+// Run returns after the last has ended. The error is that of the first part to end by
+// itself, with its name; a part that ends without a reason before it is told to is an
+// error too. A stop by the caller is not an error, whatever its cause.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

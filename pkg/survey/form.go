@@ -100,7 +100,7 @@ func (f *Form) Has(questionID string) bool {
 	return known
 }
 
-// InvalidAnswer and MissingAnswer are the entries of a validation answer.
+// InvalidAnswer names an answer that its question does not accept.
 type InvalidAnswer struct {
 	QuestionID string `json:"question_id"`
 	Prompt     string `json:"prompt"`

@@ -2,9 +2,9 @@ package survey
 
 import "encoding/json"
 
-// Tally adds up the answers to one question, in the form of the summary endpoint.
-// The zero value with QuestionID and Kind set is ready. Whoever did not answer is not
-// added, so counts in no denominator.
+// Tally adds up the answers to one question, in the form of the summary endpoint. The
+// zero value with QuestionID and Kind set is ready. Respondents who did not answer are
+// not added, so they count in no average.
 type Tally struct {
 	QuestionID string
 	Kind       string

@@ -11,12 +11,12 @@ import (
 	"skerry/pkg/natsserver"
 )
 
-// Server is one test's own.
+// Server is the NATS server of one test.
 type Server struct {
 	tb  testing.TB
 	cfg natsserver.Config
 	ns  *natsserver.Server
-	// URL holds over Restart.
+	// URL stays the same when the server is stopped and started again.
 	URL string
 }
 

@@ -1,6 +1,6 @@
-// Package openapitest holds answers of the service against its OpenAPI document. The
-// harnesses of the tests call Check for every answer they get, so an answer with a
-// member, a status or a content type that the document does not name fails its test.
+// Package openapitest checks answers of the service against its OpenAPI document. Test
+// set-ups call Check for every answer they get, so an answer with a member, a status or a
+// content type that the document does not name fails its test.
 //
 // The schemas are judged by a JSON Schema 2020-12 validator, which is what OpenAPI 3.1
 // schemas are, each compiled once per process.
@@ -32,8 +32,8 @@ var methods = []string{"get", "post", "put", "patch", "delete"}
 type Operation struct{ Method, Path string }
 
 // Check fails the test when the document does not allow the answer. path may carry a
-// query. A path of nobody must be answered as the document says of unknown paths, and
-// so must an unknown method.
+// query. A path or a method that the document does not have must be answered as it says
+// of unknown ones.
 func Check(t testing.TB, method, path string, status int, header http.Header, body []byte) {
 	t.Helper()
 	if err := served().Check(method, path, status, header, body); err != nil {
@@ -41,8 +41,8 @@ func Check(t testing.TB, method, path string, status int, header http.Header, bo
 	}
 }
 
-// Ours tells whether a path begins as one of the document does. Harnesses that also
-// serve paths made up for a test, or ask operators' listeners, check the others only.
+// Ours tells whether a path begins like one of the document's. Set-ups that also serve
+// paths made up for a test, or that ask operators' listeners, skip the check for those.
 func Ours(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	first, _, _ = strings.Cut(first, "?")
@@ -60,7 +60,8 @@ var served = sync.OnceValue(func() *Document {
 	return d
 })
 
-// Document is a document that answers can be held against. It is safe for concurrent use.
+// Document is an OpenAPI document to check answers against. It is safe for concurrent
+// use.
 type Document struct {
 	root  map[string]any
 	paths []template

@@ -34,7 +34,7 @@ import (
 // Migrate brings an empty database at url to the newest schema.
 type Migrate func(ctx context.Context, url string) error
 
-// Database is one test's own.
+// Database is the database of one test.
 type Database struct {
 	// URL includes the password.
 	URL string
