@@ -106,7 +106,7 @@ type Ledger interface {
 }
 
 // Leases make sure that one publisher works at a time. (If two ever do, the stream
-// refuses one of them; the lease spares them the quarrel.)
+// refuses one of them; the lease only keeps that rare.)
 type Leases interface {
 	// Acquire takes or renews a named lease for a term; false: another holds it.
 	Acquire(ctx context.Context, name string, term time.Duration) (bool, error)

@@ -162,8 +162,8 @@ func (r *reader) take(ctx context.Context, msg jetstream.Msg) error {
 	return r.settle(whole, meta.NumPending == 0)
 }
 
-// read takes a document, unless it is older than what has been read, and tells whether
-// all that has been is whole.
+// read takes a document, unless it is older than what has been read. It tells whether
+// everything read so far is whole transactions.
 func (r *reader) read(d *replication.Document, seq uint64, lastSeq func() (uint64, error)) (bool, error) {
 	if d.Position <= r.fold.at {
 		r.follower.log.Warn("an older position behind a newer one, passed over", "position", d.Position, "after", r.fold.at)
@@ -206,9 +206,9 @@ func (r *reader) lastSeq(ctx context.Context) (uint64, error) {
 	return info.State.LastSeq, nil
 }
 
-// settle stores what is whole, as soon as nothing more is to be had at once or enough
-// has come together. whole says that all of pending is; idle, that the stream has no
-// more for now.
+// settle stores the pending documents that make whole transactions, as soon as the stream
+// has nothing more at the moment or enough of them have come together. whole tells that
+// all pending documents do; idle, that the stream has no more for now.
 func (r *reader) settle(whole, idle bool) error {
 	f := r.follower
 	enough := len(r.pending) >= f.config.Batch || r.bytes > 1<<20

@@ -32,7 +32,7 @@ const (
 	keysPerReport = 4096
 )
 
-// KeyUseSubjects is where reports of all edges are heard.
+// KeyUseSubjects is where the centre hears of used keys from all edges.
 const KeyUseSubjects = "tally.keys.*"
 
 // NewKeyUse returns the notes of an edge.

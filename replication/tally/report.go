@@ -60,7 +60,7 @@ type Report struct {
 	Counts []Count
 }
 
-// ReportSubjects is where reports of all edges are heard.
+// ReportSubjects is where the centre hears usage reports of all edges.
 const ReportSubjects = "tally.usage.*"
 
 // ReportSubject is where an edge reports.

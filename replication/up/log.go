@@ -40,7 +40,7 @@ type Totals struct {
 	OldestAge    time.Duration // age of the oldest pending operation; 0 when there is none
 }
 
-// MarshalJSON has the members that `lag` has too.
+// MarshalJSON names the members as GET /api/v1/ingest/lag does.
 func (t Totals) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Lane         string  `json:"lane"`
