@@ -3,7 +3,10 @@
 package instant
 
 import (
-	"fmt"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strconv"
 	"time"
 )
 
@@ -40,16 +43,22 @@ func (t Time) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON implements json.Unmarshaler with Parse's forms; null leaves t as it is.
+// A fault is an *json.UnmarshalTypeError, to which encoding/json adds the member's name.
 func (t *Time) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
 	}
-	if len(b) < 2 || b[0] != '"' || b[len(b)-1] != '"' {
-		return fmt.Errorf("time is no string")
-	}
-	parsed, err := Parse(string(b[1 : len(b)-1]))
-	if err != nil {
+	var text string // some encoders escape the plus sign of an offset
+	if err := json.Unmarshal(b, &text); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return &json.UnmarshalTypeError{Value: wrong.Value, Type: reflect.TypeFor[Time]()}
+		}
 		return err
+	}
+	parsed, err := Parse(text)
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: strconv.Quote(text[:min(len(text), len(Layout))]), Type: reflect.TypeFor[Time]()}
 	}
 	t.Time = parsed
 	return nil

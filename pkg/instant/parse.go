@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// Wanted says what Parse reads, for messages.
+const Wanted = "an ISO 8601 time such as 2026-01-02T03:04:05.678Z"
+
 // Parse reads an ISO 8601 time: a calendar, week or ordinal date in the extended or basic form, alone or with a time of
 // the same form, whose seconds and minutes may be left out and whose last part may have a fraction; with Z or any offset
 // (±hh, ±hhmm, ±hh:mm). 24:00 ends a day, and a leap second is the instant behind it. Without an offset it is in UTC, as
@@ -17,7 +20,7 @@ func Parse(s string) (time.Time, error) {
 	t, ok := r.instant()
 	switch year := t.Year(); {
 	case !ok:
-		return time.Time{}, fmt.Errorf("%q is not an ISO 8601 time such as 2026-01-02T03:04:05.678Z", s)
+		return time.Time{}, fmt.Errorf("%q is not "+Wanted, s)
 	case year < 1:
 		return time.Time{}, fmt.Errorf("%q is before the year 1", s)
 	case year > 9999:

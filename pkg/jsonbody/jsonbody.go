@@ -15,6 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"skerry/pkg/instant"
 	"skerry/pkg/problem"
 )
 
@@ -101,8 +102,9 @@ func Optional(r *http.Request, v any) error {
 }
 
 // Unmarshal decodes an object into v, a pointer to a struct. Unknown members are refused
-// by name.
+// by name; of members of one name the last counts.
 func Unmarshal(body []byte, v any) error {
+	body = lastOnly(body)
 	if err := decode(body, v, (*json.Decoder).DisallowUnknownFields); err != nil {
 		return err
 	}
@@ -147,6 +149,8 @@ func worded(err error) *problem.Error {
 
 func typeName(e *json.UnmarshalTypeError) string {
 	switch kind := e.Type.Kind().String(); {
+	case e.Type == reflect.TypeFor[instant.Time]():
+		return instant.Wanted
 	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
 		return "an integer"
 	case strings.HasPrefix(kind, "float"):

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
 	"skerry/pkg/problem"
 )
@@ -39,6 +40,71 @@ func TestStrictNamesWhatIsWrong(t *testing.T) {
 		var p *problem.Error
 		if !errors.As(err, &p) || p.Kind != problem.Invalid || p.Code != "invalid_body" || p.Message != message {
 			t.Errorf("%s: %v, want invalid_body: %s", body, err, message)
+		}
+	}
+}
+
+func TestOfMembersOfOneNameTheLastCounts(t *testing.T) {
+	t.Parallel()
+	type delivery struct {
+		Type string `json:"type"`
+		To   string `json:"to"`
+	}
+	type settings struct {
+		Name     string     `json:"name"`
+		Days     int        `json:"days"`
+		Delivery delivery   `json:"delivery"`
+		Each     []delivery `json:"each"`
+	}
+	for body, want := range map[string]settings{
+		`{"name":"a","name":"b"}`:       {Name: "b", Days: 7},
+		`{"name":"a","name":null}`:      {Days: 7},
+		`{"n\u0061me":"a","name":null}`: {Days: 7},
+		`{"days":1,"days":null}`:        {Days: 7}, // as if it were absent
+		`{"delivery":{"type":"email","to":"a"},"delivery":{"type":"url"}}`: {Days: 7, Delivery: delivery{Type: "url"}},
+		`{"delivery":{"to":"a","type":"email","to":null}}`:                 {Days: 7, Delivery: delivery{Type: "email"}},
+		`{"each":[{"type":"to","to":"type"}],"each":[{"to":"c"}]}`:         {Days: 7, Each: []delivery{{To: "c"}}},
+	} {
+		into := settings{Days: 7}
+		if err := jsonbody.Unmarshal([]byte(body), &into); err != nil || !reflect.DeepEqual(into, want) {
+			t.Errorf("%s: %+v %v, want %+v", body, into, err, want)
+		}
+	}
+	for body, message := range map[string]string{
+		`{"name":"a","nome":1,"nome":2}`: `unknown member "nome"`,
+		`{"name":"a","name":5}`:          "name must be a string, not number",
+		`{"name":"a","name":"b"} {}`:     "there are bytes behind the JSON object",
+	} {
+		var p *problem.Error
+		if err := jsonbody.Unmarshal([]byte(body), &settings{}); !errors.As(err, &p) || p.Message != message {
+			t.Errorf("%s: %v, want %s", body, err, message)
+		}
+	}
+}
+
+func TestTimesAreReadUnescapedAndNamedWhenTheyAreNone(t *testing.T) {
+	t.Parallel()
+	for body, message := range map[string]string{
+		`{"range":{"since":"2026-01-02T03:04:05\u002B01:00"}}`: "", // as .NET writes the plus sign
+		`{"range":{"since":null}}`:                             "",
+		`{"range":{"since":7}}`:                                "range.since must be an ISO 8601 time such as 2026-01-02T03:04:05.678Z, not number",
+		`{"range":{"since":["2026-01-02"]}}`:                   "range.since must be an ISO 8601 time such as 2026-01-02T03:04:05.678Z, not array",
+		`{"range":{"since":"soon"}}`:                           `range.since must be an ISO 8601 time such as 2026-01-02T03:04:05.678Z, not "soon"`,
+	} {
+		var into struct {
+			Range struct {
+				Since *instant.Time `json:"since"`
+			} `json:"range"`
+		}
+		err := jsonbody.Strict(httptest.NewRequest("POST", "/", strings.NewReader(body)), &into)
+		var p *problem.Error
+		switch {
+		case message == "" && err != nil:
+			t.Errorf("%s: %v", body, err)
+		case message != "" && (!errors.As(err, &p) || p.Message != message):
+			t.Errorf("%s: %v, want %s", body, err, message)
+		case into.Range.Since != nil && message == "" && instant.Format(into.Range.Since.Time) != "2026-01-02T02:04:05.000Z":
+			t.Errorf("%s: %v", body, into.Range.Since)
 		}
 	}
 }
