@@ -97,6 +97,12 @@ func (c *Call) OriginAs(actor string) commit.Origin {
 	return origin
 }
 
+// ListName names the list at the request's path for its cursors. Who asks is a part of the
+// name: a cursor is refused to a caller who may see another part of the list.
+func (c *Call) ListName(r *http.Request) string {
+	return r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
+}
+
 // Handler serves one route. It writes its answer or returns an error that reply.Error
 // words; it never does both. The Call of a key-authenticated route has no Caller.
 type Handler func(w http.ResponseWriter, r *http.Request, c *Call) error

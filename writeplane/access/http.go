@@ -5,14 +5,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"skerry/pkg/jsonbody"
-	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/commit"
-	"skerry/writeplane/postgres"
 )
 
 // Module serves the management of tenants and identities (supplement §2).
@@ -32,36 +28,6 @@ var ErrDenied = problem.New(problem.Forbidden, "Permission denied")
 // JWKS is GET /.well-known/jwks.json.
 func (m *Module) JWKS(w http.ResponseWriter, r *http.Request, c *Call) error {
 	return m.access.JWKS(w, r, c)
-}
-
-// list is one of the module's lists, newest first: R is a row and V what the API
-// shows of it.
-type list[R, V any] struct {
-	plural string // the rows' name in the answer and in errors
-	// sql selects the rows. After the parameters of its own it takes two more: the id
-	// of the last row of the page before (null on the first page), and the limit.
-	sql  string
-	scan pgx.RowToFunc[R]
-	view func(R) V
-	id   func(R) string
-}
-
-// serve answers one page; args are the values of the query's own parameters.
-func (l list[R, V]) serve(m *Module, w http.ResponseWriter, r *http.Request, c *Call, args ...any) error {
-	query := r.URL.Query()
-	// What a caller sees is a filter too: a cursor is good for its own sight only.
-	name := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
-	var after *string
-	window, err := m.access.cursors.Open(query, name, query, &after)
-	if err != nil {
-		return err
-	}
-	found, err := postgres.All(r.Context(), m.access.pool, "list "+l.plural, l.scan, l.sql, append(args, after, window.Fetch())...)
-	if err != nil {
-		return err
-	}
-	found, next := page.Cut(window, found, func(row R) any { return l.id(row) })
-	return reply.JSON(w, http.StatusOK, page.List(l.plural, page.Views(found, l.view), next))
 }
 
 // GetOrganization is GET /api/v1/organization.

@@ -16,7 +16,7 @@ func (m *Module) ListKeys(w http.ResponseWriter, r *http.Request, c *Call) error
 		return err
 	}
 	const sql = keySQL + `k.project_id = $1 AND ($2::uuid IS NULL OR k.id < $2) ORDER BY k.id DESC LIMIT $3`
-	return list[keyRow, keyView]{"api_keys", sql, scanKey, keyRow.view, func(k keyRow) string { return k.ID }}.serve(m, w, r, c, project.ID)
+	return List[keyRow, keyView]{"api_keys", sql, scanKey, keyRow.view, func(k keyRow) string { return k.ID }}.Serve(m.access, w, r, c, project.ID)
 }
 
 // CreateKey is POST /api/v1/projects/:id/api-keys; the secret is shown this once.

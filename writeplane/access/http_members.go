@@ -20,7 +20,7 @@ import (
 // ListMembers is GET /api/v1/members.
 func (m *Module) ListMembers(w http.ResponseWriter, r *http.Request, c *Call) error {
 	const sql = memberSQL + `organization_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3`
-	return list[memberRow, memberView]{"members", sql, scanMember, memberRow.view, func(m memberRow) string { return m.ID }}.serve(m, w, r, c, c.Caller.OrganizationID)
+	return List[memberRow, memberView]{"members", sql, scanMember, memberRow.view, func(m memberRow) string { return m.ID }}.Serve(m.access, w, r, c, c.Caller.OrganizationID)
 }
 
 // InviteMember is POST /api/v1/members. Nobody grants a role above their own.

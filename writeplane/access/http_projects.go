@@ -21,7 +21,7 @@ func (m *Module) ListProjects(w http.ResponseWriter, r *http.Request, c *Call) e
 		}
 	}
 	const sql = projectSQL + `p.organization_id = $1 AND ($2::uuid[] IS NULL OR p.id = ANY($2)) AND ($3::uuid IS NULL OR p.id < $3) ORDER BY p.id DESC LIMIT $4`
-	return list[ProjectRow, projectView]{"projects", sql, scanProject, ProjectRow.view, func(p ProjectRow) string { return p.ID }}.serve(m, w, r, c, c.Caller.OrganizationID, visible)
+	return List[ProjectRow, projectView]{"projects", sql, scanProject, ProjectRow.view, func(p ProjectRow) string { return p.ID }}.Serve(m.access, w, r, c, c.Caller.OrganizationID, visible)
 }
 
 // CreateProject is POST /api/v1/projects.

@@ -17,7 +17,7 @@ func (m *Module) ListTokens(w http.ResponseWriter, r *http.Request, c *Call) err
 		return err
 	}
 	const sql = tokenSQL + `project_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3`
-	return list[tokenRow, tokenView]{"api_tokens", sql, scanToken, tokenRow.view, func(t tokenRow) string { return t.ID }}.serve(m, w, r, c, project.ID)
+	return List[tokenRow, tokenView]{"api_tokens", sql, scanToken, tokenRow.view, func(t tokenRow) string { return t.ID }}.Serve(m.access, w, r, c, project.ID)
 }
 
 const (

@@ -106,9 +106,7 @@ func (m *Module) list(w http.ResponseWriter, r *http.Request, c *access.Call, pr
 		return err
 	}
 	q.OrganizationID, q.Projects = c.Caller.OrganizationID, projects
-	// What a caller sees is a filter too: a cursor is good for its own sight only.
-	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
-	window, err := m.access.Cursors().Open(query, list, query, &q.After)
+	window, err := m.access.Cursors().Open(query, c.ListName(r), query, &q.After)
 	if err != nil {
 		return err
 	}

@@ -140,9 +140,8 @@ func covers(c access.Caller, f filters) bool {
 // ListSchedules is GET /api/v1/audit/export-schedules.
 func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
-	list := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
 	var after *string
-	window, err := m.access.Cursors().Open(query, list, query, &after)
+	window, err := m.access.Cursors().Open(query, c.ListName(r), query, &after)
 	if err != nil {
 		return err
 	}

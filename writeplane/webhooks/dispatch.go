@@ -228,5 +228,5 @@ func (d *Dispatcher) attempt(ctx context.Context, c claimed) outcome {
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	return d.client.send(ctx, c.URL, c.MessageID, c.Body, secrets, time.Now())
+	return d.client.send(ctx, letter{to: c.URL, id: c.MessageID, body: c.Body, secrets: secrets, at: time.Now()})
 }

@@ -12,7 +12,6 @@ import (
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
-	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
@@ -276,16 +275,16 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	if err != nil {
 		return err
 	}
-	return list(m, w, r, c, "subscriptions", func(after string, limit int) ([]Subscription, error) {
-		found, err := postgres.All(r.Context(), m.store.Pool(), "list subscriptions", scanSubscription, `
-			SELECT `+subscriptionColumns+` FROM webhook_subscriptions s
-			WHERE `+sightSQL+` AND ($4::uuid IS NULL OR s.id < $4)
-			ORDER BY s.id DESC LIMIT $5`, c.Caller.OrganizationID, projects, bound(c), optional(after), limit)
-		if err != nil {
-			return nil, err
-		}
-		return page.Views(found, func(s subscription) Subscription { return s.Subscription }), nil
-	}, func(s Subscription) string { return s.ID })
+	return access.List[subscription, Subscription]{
+		Plural: "subscriptions",
+		SQL: `
+			SELECT ` + subscriptionColumns + ` FROM webhook_subscriptions s
+			WHERE ` + sightSQL + ` AND ($4::uuid IS NULL OR s.id < $4)
+			ORDER BY s.id DESC LIMIT $5`,
+		Scan: scanSubscription,
+		View: func(s subscription) Subscription { return s.Subscription },
+		ID:   func(s subscription) string { return s.ID },
+	}.Serve(m.access, w, r, c, c.Caller.OrganizationID, projects, bound(c))
 }
 
 // visible returns the projects whose subscriptions the caller manages, nil for all of

@@ -13,30 +13,18 @@ import (
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
 	"skerry/pkg/jsonbody"
-	"skerry/pkg/page"
 	"skerry/pkg/problem"
 	"skerry/pkg/reply"
 	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
-	"skerry/writeplane/postgres"
 )
 
-// list answers one page of a list that is ordered by descending id.
-func list[T any](m *Module, w http.ResponseWriter, r *http.Request, c *access.Call, plural string, fetch func(after string, limit int) ([]T, error), idOf func(T) string) error {
-	query := r.URL.Query()
-	var after string
-	// What a caller sees is a filter too: a cursor is good for its own sight only.
-	name := r.URL.Path + "\x00" + c.Caller.OrganizationID + "\x00" + c.Caller.ProjectID
-	window, err := m.access.Cursors().Open(query, name, query, &after)
-	if err != nil {
-		return err
+// deliveries is a list of them under a name, selected by a query.
+func deliveries(plural, sql string) access.List[Delivery, Delivery] {
+	return access.List[Delivery, Delivery]{
+		Plural: plural, SQL: "SELECT " + deliveryColumns + " FROM webhook_deliveries d " + sql, Scan: scanDelivery,
+		View: func(d Delivery) Delivery { return d }, ID: func(d Delivery) string { return d.ID },
 	}
-	rows, err := fetch(after, window.Fetch())
-	if err != nil {
-		return err
-	}
-	rows, next := page.Cut(window, rows, func(row T) any { return idOf(row) })
-	return reply.JSON(w, http.StatusOK, page.List(plural, rows, next))
 }
 
 var deliveryStatuses = []string{"pending", "delivered", "failed", "dead"}
@@ -51,12 +39,9 @@ func (m *Module) Deliveries(w http.ResponseWriter, r *http.Request, c *access.Ca
 	if status != "" && !slices.Contains(deliveryStatuses, status) {
 		return problem.Newf(problem.Invalid, "invalid_status", "status must be one of %v", deliveryStatuses)
 	}
-	return list(m, w, r, c, "deliveries", func(after string, limit int) ([]Delivery, error) {
-		return postgres.All(r.Context(), m.store.Pool(), "list deliveries", scanDelivery, `
-			SELECT `+deliveryColumns+` FROM webhook_deliveries d
-			WHERE d.subscription_id = $1 AND ($2 = '' OR d.status = $2) AND ($3::uuid IS NULL OR d.id < $3)
-			ORDER BY d.id DESC LIMIT $4`, s.ID, status, optional(after), limit)
-	}, func(d Delivery) string { return d.ID })
+	return deliveries("deliveries", `
+		WHERE d.subscription_id = $1 AND ($2 = '' OR d.status = $2) AND ($3::uuid IS NULL OR d.id < $3)
+		ORDER BY d.id DESC LIMIT $4`).Serve(m.access, w, r, c, s.ID, status)
 }
 
 // DeadLetters serves GET /api/v1/webhooks/dead-letters, newest first.
@@ -65,12 +50,9 @@ func (m *Module) DeadLetters(w http.ResponseWriter, r *http.Request, c *access.C
 	if err != nil {
 		return err
 	}
-	return list(m, w, r, c, "dead_letters", func(after string, limit int) ([]Delivery, error) {
-		return postgres.All(r.Context(), m.store.Pool(), "list dead letters", scanDelivery, `
-			SELECT `+deliveryColumns+` FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.id = d.subscription_id
-			WHERE d.status = 'dead' AND `+sightSQL+` AND ($4::uuid IS NULL OR d.id < $4)
-			ORDER BY d.id DESC LIMIT $5`, c.Caller.OrganizationID, projects, bound(c), optional(after), limit)
-	}, func(d Delivery) string { return d.ID })
+	return deliveries("dead_letters", `JOIN webhook_subscriptions s ON s.id = d.subscription_id
+		WHERE d.status = 'dead' AND `+sightSQL+` AND ($4::uuid IS NULL OR d.id < $4)
+		ORDER BY d.id DESC LIMIT $5`).Serve(m.access, w, r, c, c.Caller.OrganizationID, projects, bound(c))
 }
 
 // reviveSQL gives deliveries a schedule from its start.

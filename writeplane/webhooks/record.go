@@ -45,8 +45,9 @@ func finishArgs(c claimed, result outcome, status string, at *time.Time, now tim
 	return []any{c.ID, c.Attempts, status, at, result.status, result.fault, result.head, now, c.FirstAttemptAt}
 }
 
-func finish(ctx context.Context, tx pgx.Tx, c claimed, result outcome, status string, at *time.Time, now time.Time) (ours bool, err error) {
-	tag, err := tx.Exec(ctx, finishSQL, finishArgs(c, result, status, at, now)...)
+// finish ends an attempt with finishArgs, and tells whether it was still the last one.
+func finish(ctx context.Context, tx pgx.Tx, args []any) (ours bool, err error) {
+	tag, err := tx.Exec(ctx, finishSQL, args...)
 	if err != nil {
 		return false, fmt.Errorf("store attempt: %w", err)
 	}
@@ -73,7 +74,7 @@ WHERE subscription_id = $1 RETURNING failing_since`
 
 func (d *Dispatcher) recordFailure(ctx context.Context, c claimed, result outcome, now, at time.Time) error {
 	return d.store.InTx(ctx, system, func(tx *commit.Tx) error {
-		ours, err := finish(ctx, tx, c, result, "failed", &at, now)
+		ours, err := finish(ctx, tx, finishArgs(c, result, "failed", &at, now))
 		if err != nil || !ours {
 			return err
 		}
@@ -84,7 +85,7 @@ func (d *Dispatcher) recordFailure(ctx context.Context, c claimed, result outcom
 // recordDeath moves a delivery to the dead letters and says so once.
 func (d *Dispatcher) recordDeath(ctx context.Context, c claimed, result outcome, now time.Time) error {
 	return d.store.InTx(ctx, system, func(tx *commit.Tx) error {
-		ours, err := finish(ctx, tx, c, result, "dead", nil, now)
+		ours, err := finish(ctx, tx, finishArgs(c, result, "dead", nil, now))
 		if err != nil || !ours {
 			return err
 		}

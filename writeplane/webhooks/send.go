@@ -77,27 +77,36 @@ type outcome struct {
 	retryAfter time.Duration
 }
 
-// send makes one signed attempt. The signature covers the id, the time and the body
-// under each secret that is valid now, newest first (Standard Webhooks).
-func (s *sender) send(ctx context.Context, to, messageID string, body []byte, secrets [][]byte, now time.Time) outcome {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
+// letter is a message as one attempt sends it.
+type letter struct {
+	to      string // URL
+	id      string // of the message
+	body    []byte
+	secrets [][]byte // those that are valid now, newest first
+	at      time.Time
+}
+
+// send makes one signed attempt. The signature covers the id, the time and the body,
+// under each of the secrets (Standard Webhooks).
+func (s *sender) send(ctx context.Context, l letter) outcome {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.to, bytes.NewReader(l.body))
 	if err != nil {
 		return outcome{fault: "the target's URL is malformed"}
 	}
-	signatures := make([]string, len(secrets))
-	for i, secret := range secrets {
+	signatures := make([]string, len(l.secrets))
+	for i, secret := range l.secrets {
 		signer, err := standardwebhooks.NewWebhookRaw(secret)
 		if err != nil {
 			return outcome{fault: "the message could not be signed"}
 		}
-		if signatures[i], err = signer.Sign(messageID, now, body); err != nil {
+		if signatures[i], err = signer.Sign(l.id, l.at, l.body); err != nil {
 			return outcome{fault: "the message could not be signed"}
 		}
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "Skerry-Webhooks/1")
-	request.Header.Set(standardwebhooks.HeaderWebhookID, messageID)
-	request.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	request.Header.Set(standardwebhooks.HeaderWebhookID, l.id)
+	request.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(l.at.Unix(), 10))
 	request.Header.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
 
 	response, err := s.client.Do(request)
@@ -109,7 +118,7 @@ func (s *sender) send(ctx context.Context, to, messageID string, body []byte, se
 	// The status alone says whether the message was taken; a body that breaks off does
 	// not unsay it.
 	head, _ := io.ReadAll(io.LimitReader(response.Body, responseKept))
-	result := outcome{status: response.StatusCode, head: readable(head), retryAfter: retryAfter(response.Header, now)}
+	result := outcome{status: response.StatusCode, head: readable(head), retryAfter: retryAfter(response.Header, l.at)}
 	if result.ok = response.StatusCode >= 200 && response.StatusCode <= 299; !result.ok {
 		result.fault = fmt.Sprintf("status %d", response.StatusCode)
 	}

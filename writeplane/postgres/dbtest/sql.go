@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"skerry/writeplane/postgres"
 )
 
 // Exec runs a statement that must succeed, on a pool, a connection or in a transaction.
@@ -19,9 +21,7 @@ func Exec(t testing.TB, db interface {
 }
 
 // One is the only value that a query answers.
-func One[T any](t testing.TB, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, sql string, args ...any) T {
+func One[T any](t testing.TB, db postgres.Querier, sql string, args ...any) T {
 	t.Helper()
 	rows, _ := db.Query(t.Context(), sql, args...) // the rows carry its error
 	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
