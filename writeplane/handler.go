@@ -27,7 +27,7 @@ import (
 // HandlerConfig says how requests reach the plane.
 type HandlerConfig struct {
 	// TrustedProxies are the peers whose X-Forwarded-For is believed: edges and load
-	// balancers. Everybody else is their own address.
+	// balancers. Every other peer counts as the client itself.
 	TrustedProxies []netip.Prefix
 	// Database, when set, ends requests that a silent database would keep waiting.
 	Database *postgres.Watch

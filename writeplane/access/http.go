@@ -25,12 +25,12 @@ func NewModule(commits *commit.Store, store *Store) *Module {
 // ErrDenied is the 403 of management endpoints.
 var ErrDenied = problem.New(problem.Forbidden, "Permission denied")
 
-// JWKS is GET /.well-known/jwks.json.
+// JWKS serves GET /.well-known/jwks.json.
 func (m *Module) JWKS(w http.ResponseWriter, r *http.Request, c *Call) error {
 	return m.access.JWKS(w, r, c)
 }
 
-// GetOrganization is GET /api/v1/organization.
+// GetOrganization serves GET /api/v1/organization.
 func (m *Module) GetOrganization(w http.ResponseWriter, r *http.Request, c *Call) error {
 	row, err := one(r.Context(), m.access.pool, organizationSQL, c.Caller.OrganizationID, scanOrganization)
 	if err != nil {
@@ -39,7 +39,7 @@ func (m *Module) GetOrganization(w http.ResponseWriter, r *http.Request, c *Call
 	return reply.Resource(w, http.StatusOK, "organization", row.view(), nil)
 }
 
-// PatchOrganization is PATCH /api/v1/organization: the name by org_admin, the tier
+// PatchOrganization serves PATCH /api/v1/organization: the name by org_admin, the tier
 // by owner.
 func (m *Module) PatchOrganization(w http.ResponseWriter, r *http.Request, c *Call) error {
 	var body struct {

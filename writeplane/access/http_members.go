@@ -17,13 +17,13 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// ListMembers is GET /api/v1/members.
+// ListMembers serves GET /api/v1/members.
 func (m *Module) ListMembers(w http.ResponseWriter, r *http.Request, c *Call) error {
 	const sql = memberSQL + `organization_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3`
 	return List[memberRow, memberView]{"members", sql, scanMember, memberRow.view, func(m memberRow) string { return m.ID }}.Serve(m.access, w, r, c, c.Caller.OrganizationID)
 }
 
-// InviteMember is POST /api/v1/members. Nobody grants a role above their own.
+// InviteMember serves POST /api/v1/members. Nobody grants a role above their own.
 func (m *Module) InviteMember(w http.ResponseWriter, r *http.Request, c *Call) error {
 	var body struct {
 		Email      string   `json:"email"`
@@ -61,7 +61,7 @@ func (m *Module) InviteMember(w http.ResponseWriter, r *http.Request, c *Call) e
 	return reply.Resource(w, http.StatusCreated, "member", made.view(), nil)
 }
 
-// PatchMember is PATCH /api/v1/members/:id: another role, other projects.
+// PatchMember serves PATCH /api/v1/members/:id: another role, other projects.
 func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) error {
 	var body struct {
 		Role       *string   `json:"role"`
@@ -105,7 +105,7 @@ func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) er
 	return reply.Resource(w, http.StatusOK, "member", after.view(), nil)
 }
 
-// RemoveMember is DELETE /api/v1/members/:id. The member's tokens are refused from now on.
+// RemoveMember serves DELETE /api/v1/members/:id. The member's tokens are refused from now on.
 func (m *Module) RemoveMember(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		row, err := m.lockMember(r, tx, c)

@@ -10,7 +10,7 @@ import (
 	"skerry/writeplane/commit"
 )
 
-// ListTokens is GET /api/v1/projects/:id/api-tokens.
+// ListTokens serves GET /api/v1/projects/:id/api-tokens.
 func (m *Module) ListTokens(w http.ResponseWriter, r *http.Request, c *Call) error {
 	project, err := m.visibleProject(r, c)
 	if err != nil {
@@ -25,7 +25,7 @@ const (
 	maxTokenDays     = 3650
 )
 
-// CreateToken is POST /api/v1/projects/:id/api-tokens. The token acts for the member
+// CreateToken serves POST /api/v1/projects/:id/api-tokens. The token acts for the member
 // who makes it, in this project, and never allows more than the member may.
 func (m *Module) CreateToken(w http.ResponseWriter, r *http.Request, c *Call) error {
 	var body struct {
@@ -52,7 +52,7 @@ func (m *Module) CreateToken(w http.ResponseWriter, r *http.Request, c *Call) er
 	}
 	var made tokenRow
 	err = m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		project, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"))
+		project, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"), forChange)
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (m *Module) CreateToken(w http.ResponseWriter, r *http.Request, c *Call) er
 	return reply.Resource(w, http.StatusCreated, "api_token", made.view(), map[string]any{"token": text})
 }
 
-// RevokeToken is DELETE /api/v1/api-tokens/:id.
+// RevokeToken serves DELETE /api/v1/api-tokens/:id.
 func (m *Module) RevokeToken(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		row, err := one(r.Context(), tx, tokenSQL+"id = $1 FOR NO KEY UPDATE", r.PathValue("id"), scanToken)

@@ -10,8 +10,8 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// List is a list of what an organization has, newest first, that is, by descending id.
-// R is a row and V what the API shows of it.
+// List is a list of things of an organization, newest first: by descending id. R is a row
+// and V what the API shows of it.
 type List[R, V any] struct {
 	Plural string // the rows' name in the answer and in errors
 	// SQL selects the rows. After the parameters of its own it takes two more: the id

@@ -15,11 +15,11 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-// Append drafts the entries, leaves the locks of their organizations' chains to travel
-// with the next statement, and returns what stores the entries at the chains' ends once
-// it has. It is the sink of commit.Store, which hands entries over sorted by
-// organization. A chain's row stays locked to the end of the transaction, so seq order
-// is commit order.
+// Append drafts the entries, queues the locking of their organizations' chains, which
+// travels with the next statement, and returns the function that stores the entries at
+// the chains' ends once the locks are held. It is the sink of commit.Store, which hands
+// entries over sorted by organization. A chain's row stays locked to the end of the
+// transaction, so seq order is commit order.
 func Append(tx *postgres.Pipeline, origin commit.Origin, entries []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
 	var runs []*run
 	for _, entry := range entries {

@@ -59,7 +59,7 @@ func sight(c access.Caller) []string {
 	return []string{}
 }
 
-// List is GET /api/v1/audit.
+// List serves GET /api/v1/audit.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
 	projects := sight(c.Caller)
@@ -73,7 +73,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	return m.list(w, r, c, projects)
 }
 
-// ListProject is GET /api/v1/projects/:id/audit: a project's own entries, for whoever
+// ListProject serves GET /api/v1/projects/:id/audit: a project's own entries, for whoever
 // may see the project.
 func (m *Module) ListProject(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	project, err := m.seeProject(r.Context(), c, r.PathValue("id"))
@@ -182,7 +182,7 @@ func parseRange(since, until string) (from, to time.Time, err error) {
 	return from, to, nil
 }
 
-// Get is GET /api/v1/audit/:id.
+// Get serves GET /api/v1/audit/:id.
 func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	entry, ok, err := m.log.Find(r.Context(), c.Caller.OrganizationID, r.PathValue("id"))
 	if err != nil {
@@ -204,7 +204,7 @@ func sees(c access.Caller, projectID *string) bool {
 	return projectID != nil && c.Sees(access.Project{ID: *projectID, OrganizationID: c.OrganizationID})
 }
 
-// Verify is GET /api/v1/audit/verify.
+// Verify serves GET /api/v1/audit/verify.
 func (m *Module) Verify(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	verdict, err := m.log.Verify(r.Context(), c.Caller.OrganizationID)
 	if err != nil {

@@ -52,7 +52,7 @@ func (m *Module) scope(r *http.Request, c *access.Call, projectID *string) (f fi
 	return filters{Projects: []string{project}, ProjectID: &project}, nil
 }
 
-// CreateExport is POST /api/v1/audit/exports.
+// CreateExport serves POST /api/v1/audit/exports.
 func (m *Module) CreateExport(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	if _, err := m.exportTier(r, c); err != nil {
 		return err
@@ -104,7 +104,7 @@ func email(c *access.Call) *string {
 	return &c.Caller.Email
 }
 
-// GetExport is GET /api/v1/audit/exports/:id; each answer of a ready one has a fresh URL.
+// GetExport serves GET /api/v1/audit/exports/:id; each answer of a ready one has a fresh URL.
 func (m *Module) GetExport(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	if !id.Valid(r.PathValue("id")) {
 		return access.ErrNotFound
@@ -137,7 +137,7 @@ func covers(c access.Caller, f filters) bool {
 	return f.Projects != nil
 }
 
-// ListSchedules is GET /api/v1/audit/export-schedules.
+// ListSchedules serves GET /api/v1/audit/export-schedules.
 func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
 	var after *string
@@ -161,7 +161,7 @@ func (m *Module) ListSchedules(w http.ResponseWriter, r *http.Request, c *access
 	return reply.JSON(w, http.StatusOK, page.List("export_schedules", shown, next))
 }
 
-// CreateSchedule is POST /api/v1/audit/export-schedules.
+// CreateSchedule serves POST /api/v1/audit/export-schedules.
 func (m *Module) CreateSchedule(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	tier, err := m.exportTier(r, c)
 	if err != nil {
@@ -248,7 +248,7 @@ func (m *Module) checkDelivery(d *delivery, tier string, c *access.Call) error {
 	return nil
 }
 
-// DeleteSchedule is DELETE /api/v1/audit/export-schedules/:id.
+// DeleteSchedule serves DELETE /api/v1/audit/export-schedules/:id.
 func (m *Module) DeleteSchedule(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	if !id.Valid(r.PathValue("id")) {
 		return access.ErrNotFound

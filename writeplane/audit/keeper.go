@@ -83,7 +83,7 @@ func (k *Keeper) MakeMonths(ctx context.Context) error {
 	return nil
 }
 
-// Keep makes the partitions of the months to come and drops what is over.
+// Keep makes the partitions of the months to come and drops those past retention.
 func (k *Keeper) Keep(ctx context.Context) error {
 	if err := k.MakeMonths(ctx); err != nil {
 		return err

@@ -42,8 +42,8 @@ type Mirror interface {
 	Keep(ctx context.Context, before time.Time) error
 }
 
-// Batch is what follows a place in a chain, up to another: of the entries between them
-// all those that retention has not taken.
+// Batch is the part of a chain behind one position, up to another: those of its entries
+// that retention has not removed.
 type Batch struct {
 	OrganizationID string
 	After, Reached Position
@@ -58,7 +58,7 @@ func (b *Behind) Error() string {
 	return fmt.Sprintf("the audit mirror has the chain only up to %d", b.Reached.Seq)
 }
 
-// Log reads entries from whichever store a range of time is read in.
+// Log reads entries, each range of time from the store that answers for it.
 type Log struct {
 	pool     *pgxpool.Pool
 	mirror   Mirror        // nil: everything is read in the authoritative store

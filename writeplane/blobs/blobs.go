@@ -1,5 +1,5 @@
-// Package blobs keeps files: exports, symbols, oversized records. In a folder by
-// default, in S3 (or what speaks its protocol) by URL.
+// Package blobs keeps files (exports, symbols, oversized records): in a folder by
+// default, or by URL in S3 or what speaks its protocol.
 //
 // It promises that a file whose Close returned nil is on the disk and readable by
 // every process of the write plane, that a file which was not closed does not exist,
@@ -302,7 +302,7 @@ func (s *Store) OpenFile(key string) (file *os.File, ok bool, err error) {
 	return file, true, nil
 }
 
-// Delete removes an object; one that is not there is removed already.
+// Delete removes an object. It is no error when there is none of that name.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if validKey(key) != nil {
 		return nil

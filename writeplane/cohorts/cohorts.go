@@ -93,11 +93,11 @@ func (c *Cohort) entry(action string, before, after any) commit.Entry {
 	}
 }
 
-// Known answers which cohorts a predicate may name: those of the project, and those in
-// present, which it names already. So the deletion of a cohort does not make every rule
-// that names it unchangeable. The project's are read when first a name is asked that is
-// not in present, which most changes never do; failed is to be asked afterwards whether
-// that worked.
+// Known tells which cohorts a predicate may name: those of the project, and those in
+// present, which its rule names already (so that deleting a cohort does not make every
+// rule that names it unchangeable). The project's cohorts are read when has is first
+// asked for a name that is not in present, which for most changes never happens. Call
+// failed afterwards to learn whether that reading worked.
 func Known(ctx context.Context, q postgres.Querier, project string, present []string) (has func(string) bool, failed func() error) {
 	var err error
 	read := sync.OnceValue(func() (names []string) {

@@ -82,11 +82,12 @@ type StoredEntry struct {
 // the rest of the flush (postgres.Pipeline). Both read before they write, and what
 // they read travels together.
 type Sinks struct {
-	// Audit leaves the locks of the entries' chains to travel with the next statement,
-	// and returns what stores the entries when they are held.
+	// Audit queues the locking of the entries' chains, which travels with the next
+	// statement, and returns the function that stores the entries once the locks are
+	// held.
 	Audit func(tx *postgres.Pipeline, origin Origin, entries []Entry) (store func(context.Context) ([]StoredEntry, error), err error)
-	// Deliveries reads who wants to hear of the events and entries, behind whatever waits,
-	// and returns what queues the deliveries.
+	// Deliveries sends what is queued and reads who subscribes to the events and entries.
+	// It returns the function that queues the deliveries.
 	Deliveries func(ctx context.Context, tx *postgres.Pipeline, events []Event, entries []Entry) (queue func([]StoredEntry) error, err error)
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// Timeout ends a job that says nothing else by its Timeout method.
+	// Timeout ends a job that has no Timeout method of its own.
 	Timeout = 10 * time.Minute
 	// RescueAfter is when a job of a process that died runs again.
 	RescueAfter = 15 * time.Minute
@@ -62,7 +62,7 @@ func (q *Queue) Insert(ctx context.Context, tx pgx.Tx, args river.JobArgs, optio
 	return nil
 }
 
-// Run works jobs off until ctx ends; those under way then get a moment to end.
+// Run runs jobs until ctx ends; those under way then get a moment to end.
 func (q *Queue) Run(ctx context.Context) error {
 	if err := q.client.Start(ctx); err != nil {
 		if ctx.Err() != nil {

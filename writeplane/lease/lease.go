@@ -3,8 +3,8 @@
 //
 // A lease is a row with an end, by the database's clock. Whoever holds it renews it well
 // before the end; whoever was stopped for longer has lost it without noticing, so what a
-// lease guards must also be safe against a holder that comes back: a lease spares
-// quarrels, it does not settle them.
+// lease guards must also be safe against a holder that comes back: a lease makes
+// conflicts rare, it does not settle them.
 package lease
 
 import (

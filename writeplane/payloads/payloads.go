@@ -30,7 +30,8 @@ import (
 )
 
 const (
-	// MaxBytes bounds one payload: the largest body that an edge takes, and room.
+	// MaxBytes bounds one payload: the largest body that an edge takes, with room to
+	// spare.
 	MaxBytes = 512 << 20
 
 	purpose = "ingest payload"
@@ -59,7 +60,7 @@ type grant struct {
 	Expires time.Time `json:"expires"`
 }
 
-// Run grants leaves until ctx ends.
+// Run answers edges that ask for upload tokens until ctx ends.
 func (m *Module) Run(ctx context.Context) error {
 	sub, err := m.nc.QueueSubscribe(up.GrantSubjects, queue, func(msg *nats.Msg) {
 		var reply up.GrantReply

@@ -156,7 +156,7 @@ func (p *Pipeline) alone(ctx context.Context, args []any) (bool, error) {
 	return p.tx != nil && len(p.waiting) == 0, nil
 }
 
-// Settle sends what waits, when nothing that follows would.
+// Settle sends what is queued, for a caller who has no further statement to send it with.
 func (p *Pipeline) Settle(ctx context.Context) error {
 	if p.tx != nil && len(p.waiting) == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"skerry/writeplane/commit"
 )
 
-// List answers GET /api/v1/pulse/surveys: newest first, filter `status`.
+// List serves GET /api/v1/pulse/surveys: newest first, filter `status`.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
@@ -39,7 +39,7 @@ func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	return reply.JSON(w, http.StatusOK, page.List("surveys", rows, next))
 }
 
-// Create answers POST /api/v1/pulse/surveys.
+// Create serves POST /api/v1/pulse/surveys.
 func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	project, err := m.access.Project(r.Context(), c, r)
 	if err != nil {
@@ -60,7 +60,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	return show(w, http.StatusCreated, made)
 }
 
-// Get answers GET /api/v1/pulse/surveys/{id}.
+// Get serves GET /api/v1/pulse/surveys/{id}.
 func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	stored, err := m.Visible(r, c)
 	if err != nil {
@@ -69,7 +69,7 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 	return show(w, http.StatusOK, stored)
 }
 
-// Patch answers PATCH /api/v1/pulse/surveys/{id}: a merge patch over the flat bundle.
+// Patch serves PATCH /api/v1/pulse/surveys/{id}: a merge patch over the flat bundle.
 func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	body, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
@@ -80,7 +80,7 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 	})
 }
 
-// Publish answers POST /api/v1/pulse/surveys/{id}/publish.
+// Publish serves POST /api/v1/pulse/surveys/{id}/publish.
 func (m *Module) Publish(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, publish)
 }

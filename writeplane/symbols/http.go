@@ -23,7 +23,8 @@ func environment(query url.Values) (string, error) {
 	return "", ErrInvalidEnvironment
 }
 
-// List serves GET /api/v1/catch/symbols: newest first, the interface's subset.
+// List serves GET /api/v1/catch/symbols: newest first, with the members that the
+// specification lists.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	query := r.URL.Query()
 	project, err := m.access.Project(r.Context(), c, r)

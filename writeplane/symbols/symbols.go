@@ -23,7 +23,8 @@ import (
 	"skerry/writeplane/symbolicate/sandbox"
 )
 
-// Config bounds uploads and the work on them. The zero value is the interface's.
+// Config bounds uploads and the work on them. The zero value means the specification's
+// limits.
 type Config struct {
 	MaxFileBytes int64 // of one artifact; 0 means 512 MiB
 	MaxBodyBytes int64 // of a whole request; 0 means 500 MiB

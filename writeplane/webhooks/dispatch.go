@@ -101,8 +101,8 @@ func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, r
 	return d
 }
 
-// Run works deliveries off until ctx ends, then waits for the attempts in flight,
-// which are cut off: their deliveries fall due again when their lease ends.
+// Run attempts deliveries until ctx ends, then waits for the attempts in flight, which
+// are cut off: their deliveries fall due again when their lease ends.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.client.close()
 	defer d.group.Wait()

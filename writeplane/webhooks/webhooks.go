@@ -1,11 +1,11 @@
 // Package webhooks tells subscribers what happened (specification, Events;
 // supplement §8).
 //
-// A mutation's events become messages and deliveries in the mutation's own
-// transaction, so an event is delivered when and only when its change was committed,
-// whatever dies in between. The Dispatcher works deliveries off at least once: each
-// attempt of one message carries the same webhook-id, by which a receiver drops
-// repetitions. One target that is slow or dead delays no other.
+// A mutation's events become messages and deliveries in the mutation's own transaction,
+// so an event is delivered when and only when its change was committed, whatever dies in
+// between. The Dispatcher delivers at least once: each attempt of one message carries the
+// same webhook-id, by which a receiver drops repetitions. One target that is slow or dead
+// delays no other.
 package webhooks
 
 import (

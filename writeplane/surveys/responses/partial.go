@@ -25,7 +25,7 @@ const MaxPartial = 1 << 20
 // partialKey names one respondent's partial response to one survey.
 type partialKey struct{ project, environment, survey, externalID string }
 
-// GetPartial answers GET /api/pulse/surveys/{id}/partial: the partial response that
+// GetPartial serves GET /api/pulse/surveys/{id}/partial: the partial response that
 // the bundle shows, or {"partial":null}. Edges ask it for the bundle.
 func (m *Module) GetPartial(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	f, key, err := m.partialOf(r, c)
@@ -46,7 +46,7 @@ func (m *Module) GetPartial(w http.ResponseWriter, r *http.Request, c *access.Ca
 	return reply.JSON(w, http.StatusOK, map[string]any{"partial": partial})
 }
 
-// SavePartial answers PUT /api/pulse/surveys/{id}/partial.
+// SavePartial serves PUT /api/pulse/surveys/{id}/partial.
 func (m *Module) SavePartial(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	if !c.Key.Modules.Pulse {
 		return errModuleDisabled
@@ -91,7 +91,7 @@ func (m *Module) SavePartial(w http.ResponseWriter, r *http.Request, c *access.C
 	return reply.JSON(w, http.StatusOK, map[string]string{"expires_at": instant.Format(expires)})
 }
 
-// DeletePartial answers DELETE /api/pulse/surveys/{id}/partial?external_id=.
+// DeletePartial serves DELETE /api/pulse/surveys/{id}/partial?external_id=.
 func (m *Module) DeletePartial(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	_, key, err := m.partialOf(r, c)
 	if err != nil {

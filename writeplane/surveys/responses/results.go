@@ -89,7 +89,7 @@ func (f filter) args(surveyID string, more ...any) []any {
 	return append([]any{surveyID, f.environment, f.release, f.distribution, f.since, f.until}, more...)
 }
 
-// List answers GET /api/v1/pulse/surveys/{id}/responses: newest first.
+// List serves GET /api/v1/pulse/surveys/{id}/responses: newest first.
 func (m *Module) List(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	stored, err := m.surveys.Visible(r, c)
 	if err != nil {
@@ -196,7 +196,7 @@ func groupKey(groupBy string) (sql string, known bool) {
 // maxGroups bounds a breakdown; a longer one needs narrower filters.
 const maxGroups = 1000
 
-// Summary answers GET /api/v1/pulse/surveys/{id}/summary. With group_by it also has
+// Summary serves GET /api/v1/pulse/surveys/{id}/summary. With group_by it also has
 // the same for each release_version, day or distribution_id, in order of the key.
 func (m *Module) Summary(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	stored, err := m.surveys.Visible(r, c)

@@ -1,12 +1,12 @@
 // Package retrace reads the mapping files of ProGuard and R8 and turns frames of
 // obfuscated programs back into frames of their source.
 //
-// It knows class and method renames, inlining, overloads, source files,
-// synthesized methods, outlines with their call sites, and rewriteFrame rules
-// (R8's mapping file versions up to 2.2; residual signatures are accepted, and
-// frames carry no signature to compare them with). It promises no panic and bounded
-// memory on any text: a line it cannot read is skipped and counted. It keeps only
-// what frames need, so fields are read over.
+// It knows class and method renames, inlining, overloads, source files, synthesized
+// methods, outlines with their call sites, and rewriteFrame rules (R8's mapping file
+// versions up to 2.2; residual signatures are accepted, and frames carry no signature to
+// compare them with). It promises no panic and bounded memory on any text: a line it
+// cannot read is skipped and counted. It keeps only what frames need, so lines about
+// fields are skipped.
 package retrace
 
 import (

@@ -119,8 +119,8 @@ func (g *Guard) checkScheme(scheme string, addresses []netip.Addr) error {
 	return nil
 }
 
-// DialContext connects to host:port after judging every address of the host. One bad
-// address spoils the name: a mixture is how rebinding is tried.
+// DialContext connects to host:port after judging every address of the host. One refused
+// address refuses the host: DNS rebinding works by mixing good addresses with bad ones.
 func (g *Guard) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return g.dial(ctx, network, address, "https")
 }
