@@ -321,6 +321,25 @@ func TestSubmissionMeetsTheSurveyAsItIsNow(t *testing.T) {
 	w.Must(http.StatusCreated, w.Live, "POST", submit, `{"survey_id":"old","answers":{"a":10}}`)
 }
 
+func TestSurveyThatIsSavedAllTheTimeTakesNothingForNow(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	w.Published(everyKind)
+	// Whoever looks at a survey finds it saved since the look before.
+	dbtest.Exec(t, w.DB.Owner, `
+		ALTER TABLE surveys RENAME COLUMN updated_at TO kept_at;
+		ALTER TABLE surveys RENAME TO surveys_kept;
+		CREATE VIEW surveys AS SELECT *, clock_timestamp() AS updated_at FROM surveys_kept;
+		GRANT SELECT ON surveys TO PUBLIC`)
+	a := w.Must(http.StatusServiceUnavailable, w.Live, "POST", submit, oneAnswer)
+	if string(a.Body) != `{"error":"Service temporarily unavailable"}` {
+		t.Errorf("%s", a.Body)
+	}
+	if stored := dbtest.One[int](t, w.DB.Owner, `SELECT count(*) FROM survey_responses`); stored != 0 {
+		t.Errorf("%d responses are stored", stored)
+	}
+}
+
 func TestSurveysOfAnotherProjectAreAbsent(t *testing.T) {
 	t.Parallel()
 	w := world(t)

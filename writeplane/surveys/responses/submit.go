@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -71,7 +72,8 @@ func (m *Module) Submit(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	return nil
 }
 
-// staleTries bounds how often a submission meets a survey saved in between.
+// staleTries bounds how often a submission meets a survey saved in between. Nothing is
+// stored then, and whoever is told so may try again.
 const staleTries = 5
 
 // submit checks the submission against the survey as it is held in memory, which the
@@ -97,7 +99,8 @@ func (m *Module) submit(ctx context.Context, s *submission, parsed *survey.Submi
 		}
 		held = false
 	}
-	return nil, fmt.Errorf("the survey was saved %d times during one submission: %w", staleTries, errStale)
+	slog.WarnContext(ctx, "survey response not stored: its survey was saved again and again meanwhile", "survey", f.id, "tries", staleTries)
+	return nil, errUnavailable
 }
 
 // check validates the submission against the form and completes it.
