@@ -30,6 +30,7 @@ import (
 
 	"skerry/edgenode/front"
 	"skerry/edgenode/gate"
+	"skerry/pkg/dial"
 )
 
 // Config says whereto and how. Zero values mean the defaults.
@@ -56,6 +57,10 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+// goneAfter is how long the write plane's machine may confirm nothing of what is sent to it. Its name may lead to another
+// one by then, which is asked by new connections and answers; whoever waits on an old one is to wait no longer.
+const goneAfter = 15 * time.Second
 
 // Relay passes requests on.
 type Relay struct {
@@ -90,7 +95,8 @@ func New(config Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write plane address: %w", err)
 	}
-	dialer := net.Dialer{Timeout: config.Connect, KeepAlive: 15 * time.Second}
+	dialer := dial.GoneAfter(goneAfter)
+	dialer.Timeout = config.Connect
 	return &Relay{config: config, base: base, signs: newSigns(base, config.Patience, dialer.DialContext), transport: &http.Transport{
 		DialContext:            dialing(dialer.DialContext),
 		TLSHandshakeTimeout:    5 * time.Second,

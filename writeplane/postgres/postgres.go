@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"skerry/pkg/dial"
 )
 
 // AppRole is the role that the program works under.
@@ -32,8 +34,11 @@ type Config struct {
 
 const (
 	defaultMaxConns = 32
-	ownerConns      = 4
-	connectTimeout  = 5 * time.Second
+	// goneAfter is how long a server may confirm nothing until another one is looked for
+	// behind its name. One that confirms and does not answer is the Watch's matter.
+	goneAfter      = time.Minute
+	ownerConns     = 4
+	connectTimeout = 5 * time.Second
 )
 
 // DB is the pair of pools.
@@ -97,7 +102,7 @@ func newPool(ctx context.Context, rawURL string, conns int, afterConnect string)
 	}
 	config.MaxConns = int32(conns)
 	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.DialFunc = dialer().DialContext
+	config.ConnConfig.DialFunc = dial.GoneAfter(goneAfter).DialContext
 	params := config.ConnConfig.RuntimeParams
 	params["timezone"] = "UTC"
 	params["application_name"] = "skerry"
