@@ -30,6 +30,30 @@ func TestDocumentIsOpenAPI(t *testing.T) {
 	}
 }
 
+// An example says more to a newcomer than a schema. One for each body is enough.
+func TestEveryJSONBodyOfClientsHasAnExample(t *testing.T) {
+	t.Parallel()
+	document, err := openapi3.NewLoader().LoadFromData([]byte(openapi.Document()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, item := range document.Paths.Map() {
+		for method, operation := range item.Operations() {
+			if operation.RequestBody == nil || strings.HasPrefix(path, "/internal/") {
+				continue
+			}
+			content := operation.RequestBody.Value.Content
+			has := content["application/json"] == nil
+			for _, media := range content {
+				has = has || media.Example != nil || len(media.Examples) > 0
+			}
+			if !has {
+				t.Errorf("%s %s: the body has no example", method, path)
+			}
+		}
+	}
+}
+
 func TestDamagedDocumentIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string][2]string{
