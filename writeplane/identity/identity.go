@@ -126,7 +126,7 @@ func Resolve(ctx context.Context, q Querier, ids []ID) (map[ID]string, error) {
 		return nil, err
 	}
 	var asked []ID
-	var projects []uuid.UUID
+	var projects [][16]byte
 	var environments []int16
 	var texts []string
 	for _, id := range ids {
@@ -161,7 +161,7 @@ func Resolve(ctx context.Context, q Querier, ids []ID) (map[ID]string, error) {
 func withAliases(ctx context.Context, q Querier, ids []ID) (map[Scope]bool, error) {
 	var scopes []Scope
 	seen := map[Scope]bool{}
-	var projects []uuid.UUID
+	var projects [][16]byte
 	var environments []int16
 	for _, id := range ids {
 		if !seen[id.Scope] {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"skerry/writeplane/postgres"
@@ -324,7 +323,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // spread lays scopes out as two columns.
-func spread(scopes []Scope) (projects []uuid.UUID, environments []int16) {
+func spread(scopes []Scope) (projects [][16]byte, environments []int16) {
 	for _, s := range scopes {
 		projects = append(projects, s.Project)
 		environments = append(environments, int16(s.Environment))

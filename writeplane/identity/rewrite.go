@@ -28,7 +28,9 @@ const (
 	leaseName  = "identity/rewrite"
 	leaseTerm  = 30 * time.Second
 	workEvery  = time.Second
-	groupSize  = 200   // aliases rewritten together
+	minGroup   = 200    // aliases rewritten together, at first and when that takes long
+	maxGroup   = 10_000 // at most
+	groupTime  = 10 * time.Second
 	eraseSize  = 1_000 // identifiers whose events are erased together
 	firstBatch = 2_000
 	minBatch   = 100
@@ -47,8 +49,10 @@ const (
 type Worker struct {
 	pool    *pgxpool.Pool
 	lease   Lease
-	renewed time.Time // the lease
-	batch   int
+	renewed time.Time     // the lease
+	batch   int           // rows that a transaction may change
+	group   int           // aliases that go through the partitions together
+	longest time.Duration // of the group's transactions
 
 	mu     sync.Mutex
 	status WorkerStatus
@@ -67,7 +71,7 @@ type WorkerStatus struct {
 
 // NewWorker returns a worker on the application's pool.
 func NewWorker(pool *pgxpool.Pool, lease Lease) *Worker {
-	return &Worker{pool: pool, lease: lease, batch: firstBatch}
+	return &Worker{pool: pool, lease: lease, batch: firstBatch, group: minGroup}
 }
 
 // Run works until ctx ends.
@@ -145,8 +149,8 @@ func (w *Worker) look(ctx context.Context) error {
 
 // group is some aliases whose history is rewritten together.
 type group struct {
-	scopes   []Scope
-	projects []uuid.UUID
+	scopes   []Scope    // each once
+	projects [][16]byte // in this form pgx needs a tenth of the time
 	environs []int16
 	aliases  []string
 	queued   []time.Time
@@ -157,6 +161,8 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 	if err != nil || len(g.aliases) == 0 {
 		return false, err
 	}
+	started := time.Now()
+	w.longest = 0
 	count := func(n int64) { w.show(func(s *WorkerStatus) { s.Rewritten += n }) }
 	err = w.inPartitions(ctx, count, func(tx pgx.Tx, partition string, limit int) (b batch, err error) {
 		if err := LockShared(ctx, tx, g.scopes); err != nil {
@@ -168,22 +174,44 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("rewrite history: %w", err)
 	}
-	// An alias that was queued again meanwhile keeps its place.
-	err = w.finish(ctx, g.scopes, `
-		DELETE FROM rewrites r USING unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[]) AS d (project_id, environment, alias_id, queued_at)
-		WHERE (r.project_id, r.environment, r.alias_id, r.queued_at) = (d.project_id, d.environment, d.alias_id, d.queued_at)`,
-		g.projects, g.environs, g.aliases, g.queued)
+	err = w.finish(ctx, g.scopes, finishSQL, g.projects, g.environs, g.aliases, g.queued)
 	if err != nil {
 		return false, fmt.Errorf("finish rewrites: %w", err)
 	}
+	w.fitGroup(len(g.aliases), time.Since(started))
 	return true, nil
 }
+
+// fitGroup makes the next group fit the time that one of so many aliases took. A pass costs
+// something for each partition, of which a year has hundreds, however few aliases are looked
+// for; of many, a transaction looks for too many.
+func (w *Worker) fitGroup(aliases int, took time.Duration) {
+	switch {
+	case w.longest > 2*aimedAt || took > groupTime:
+		w.group = max(w.group/2, minGroup)
+	case aliases == w.group && took < groupTime/2:
+		w.group = min(w.group*2, maxGroup)
+	}
+}
+
+// finishSQL takes the aliases out of the queue. One that was queued again meanwhile keeps its place.
+const finishSQL = `
+DELETE FROM rewrites WHERE ctid = ANY (ARRAY(
+	SELECT r.at FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[]) AS d (project_id, environment, alias_id, queued_at)
+	CROSS JOIN LATERAL (
+		SELECT ctid AS at, queued_at FROM rewrites
+		WHERE project_id = d.project_id AND environment = d.environment AND alias_id = d.alias_id OFFSET 0
+	) r
+	WHERE r.queued_at = d.queued_at))`
 
 // finish closes what is done, and never meets an erasure of the same people: that would
 // lock their rows in another order.
 func (w *Worker) finish(ctx context.Context, scopes []Scope, sql string, args ...any) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		if err := LockShared(ctx, tx, scopes); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, plannerSQL); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, sql, args...)
@@ -193,7 +221,7 @@ func (w *Worker) finish(ctx context.Context, scopes []Scope, sql string, args ..
 
 func (w *Worker) nextGroup(ctx context.Context) (g group, err error) {
 	rows, err := w.pool.Query(ctx, `
-		SELECT project_id, environment, alias_id, queued_at FROM rewrites ORDER BY queued_at LIMIT $1`, groupSize)
+		SELECT project_id, environment, alias_id, queued_at FROM rewrites ORDER BY queued_at LIMIT $1`, w.group)
 	if err != nil {
 		return g, fmt.Errorf("read rewrites: %w", err)
 	}
@@ -201,8 +229,12 @@ func (w *Worker) nextGroup(ctx context.Context) (g group, err error) {
 	var environment int16
 	var alias string
 	var queued time.Time
+	seen := map[Scope]bool{}
 	_, err = pgx.ForEachRow(rows, []any{&project, &environment, &alias, &queued}, func() error {
-		g.scopes = append(g.scopes, Scope{project, up.Environment(environment)})
+		if s := (Scope{project, up.Environment(environment)}); !seen[s] {
+			seen[s] = true
+			g.scopes = append(g.scopes, s)
+		}
 		g.projects, g.environs = append(g.projects, project), append(g.environs, environment)
 		g.aliases, g.queued = append(g.aliases, alias), append(g.queued, queued)
 		return nil
@@ -216,13 +248,25 @@ func (w *Worker) nextGroup(ctx context.Context) (g group, err error) {
 // rewriteSQL gives some of a partition's rows their canonical identifier. The sent one
 // goes into anon_id, once; another anon_id that it was sent with moves over. What was
 // erased stays where its erasure looks for it.
+//
+// Most of a group's aliases have nothing in most partitions. So the first look is for an
+// event, one id after the other as in resolveSQL: of tables that have just grown the
+// planner may think that reading all of them is as good.
 const rewriteSQL = `
 WITH victims AS (
-	SELECT e.ctid, a.canonical_id
+	SELECT e.at AS ctid, a.canonical_id
 	FROM unnest($1::uuid[], $2::smallint[], $3::text[]) AS k (project_id, environment, alias_id)
-	JOIN aliases a USING (project_id, environment, alias_id)
-	JOIN %[1]s e ON e.project_id = k.project_id AND e.environment = k.environment AND e.distinct_id = k.alias_id
-	WHERE NOT ` + erased + `
+	CROSS JOIN LATERAL (
+		SELECT canonical_id FROM aliases
+		WHERE project_id = k.project_id AND environment = k.environment AND alias_id = k.alias_id AND EXISTS (
+			SELECT FROM %[1]s WHERE project_id = k.project_id AND environment = k.environment AND distinct_id = k.alias_id)
+		OFFSET 0
+	) a
+	CROSS JOIN LATERAL (
+		SELECT e.ctid AS at FROM %[1]s e
+		WHERE e.project_id = k.project_id AND e.environment = k.environment AND e.distinct_id = k.alias_id AND NOT ` + erased + `
+		OFFSET 0
+	) e
 	LIMIT $4
 ), rewritten AS (
 	UPDATE %[1]s e SET
@@ -235,7 +279,8 @@ WITH victims AS (
 SELECT (SELECT count(*) FROM victims), (SELECT count(*) FROM rewritten)`
 
 // plannerSQL keeps the planner at the index: with a LIMIT it likes to scan the table
-// from its start, which for the last rows of many is all of it, again and again.
+// from its start, which for the last rows of many is all of it, again and again; and a
+// plan that was made for a short table is kept when it has grown long.
 const plannerSQL = `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
 
 // batch is what one transaction has done: the rows that it found to be changed, and how
@@ -288,6 +333,7 @@ func (w *Worker) inBatches(ctx context.Context, count func(int64), statement fun
 			return err
 		}
 		took := time.Since(started)
+		w.longest = max(w.longest, took)
 		count(b.changed)
 		w.show(func(s *WorkerStatus) { s.LongestTxSeconds = max(s.LongestTxSeconds, took.Seconds()) })
 		if took > aimedAt {

@@ -352,3 +352,50 @@ func TestTheWorkersEndOfAGroupAndAnErasureDoNotDeadlock(t *testing.T) {
 		}
 	}
 }
+
+// Going through the partitions costs the same for one alias as for hundreds.
+func TestManyAliasesGoThroughThePartitionsTogether(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		group, aliases int
+		longest, took  time.Duration
+		want           int
+	}{
+		"a full group that took little is followed by a larger one": {200, 200, aimedAt, groupTime/2 - 1, 400},
+		"one that was not full says nothing":                        {400, 399, aimedAt, time.Second, 400},
+		"one that took half its time is right":                      {400, 400, aimedAt, groupTime / 2, 400},
+		"there is a largest one":                                    {maxGroup - 1, maxGroup - 1, aimedAt, time.Second, maxGroup},
+		"one that took too long is followed by a smaller one":       {400, 400, aimedAt, groupTime + 1, 200},
+		"others waited too long for one of its transactions":        {4000, 10, 2*aimedAt + 1, time.Second, 2000},
+		"there is a smallest one":                                   {minGroup, 1, time.Second, time.Hour, minGroup},
+	} {
+		w := &Worker{group: c.group, longest: c.longest}
+		if w.fitGroup(c.aliases, c.took); w.group != c.want {
+			t.Errorf("%s: the next one is of %d, want %d", name, w.group, c.want)
+		}
+	}
+}
+
+func TestABacklogLargerThanAGroupIsWorkedOff(t *testing.T) {
+	t.Parallel()
+	const people = 3*minGroup + 7
+	db, s := dbtest.New(t), Scope{uuid.New(), up.Live}
+	var claims [][2]string
+	for i := range people {
+		device := fmt.Sprint("device-", i)
+		claims = append(claims, [2]string{device, fmt.Sprint("user-", i)})
+		received(t, db, s, device, was, 2)
+	}
+	received(t, db, s, "stranger", was, 1)
+	apply(t, db, s, claims, len(claims))
+	if err := NewWorker(db.App, lease.New(db.App, "worker")).Work(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, db, `SELECT count(*) FROM events WHERE project_id = $1 AND rewritten
+		AND replace(anon_id, 'device', 'user') = distinct_id`, s.Project); n != 2*people {
+		t.Errorf("%d of %d events are rewritten", n, 2*people)
+	}
+	if n := number(t, db, `SELECT count(*) FROM rewrites`); n != 0 {
+		t.Errorf("%d rewrites are left", n)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"skerry/writeplane/identity"
@@ -17,7 +16,8 @@ import (
 // insertKey is what must be unique within the window: an insert_id in its environment. It
 // is half of a SHA-256, because a row for each costs as much as its event, and short keys
 // half as much as long ones; that two insert_ids ever share one is not to be expected.
-type insertKey = uuid.UUID
+// (It is no uuid.UUID: pgx needs ten times as long to send an array of these.)
+type insertKey = [16]byte
 
 // keyOf also stands in a migration, for the insert_ids of older versions.
 func keyOf(scope identity.Scope, insertID []byte) insertKey {

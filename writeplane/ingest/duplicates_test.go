@@ -24,7 +24,7 @@ func TestDigestOfAnInsertID(t *testing.T) {
 		{up.Test, "order-1", "6744d866-8cfd-8646-e697-6cdd216bb067"},
 		{up.Live, "Größe ✓", "f21e9adc-f8b8-cba9-b0d3-68aed323423d"},
 	} {
-		if got := keyOf(identity.Scope{Project: project, Environment: c.environment}, []byte(c.insertID)); got.String() != c.want {
+		if got := uuid.UUID(keyOf(identity.Scope{Project: project, Environment: c.environment}, []byte(c.insertID))); got.String() != c.want {
 			t.Errorf("%s of %s: %s, want %s", c.insertID, c.environment, got, c.want)
 		}
 	}
