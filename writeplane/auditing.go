@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"skerry/writeplane/audit"
+	"skerry/writeplane/jobs"
 	"skerry/writeplane/postgres"
 )
 
@@ -43,7 +44,18 @@ func (p *Plane) openAudit(ctx context.Context, config Config, registry *promethe
 	p.group.Add("audit retention", keeper.Run)
 	p.group.Add("audit mirror", audit.NewMirrorer(p.db.App, mirror, registry).Run)
 	p.group.Add("audit exports", exporter.Run)
-	return exporter, nil
+	return exporter, p.addJobs(exporter)
+}
+
+// addJobs adds the queue of jobs, whose only ones are exports.
+func (p *Plane) addJobs(exporter *audit.Exporter) error {
+	queue, err := jobs.New(p.db.Owner, exporter.Register)
+	if err != nil {
+		return err
+	}
+	exporter.Bind(queue)
+	p.group.Add("jobs", queue.Run)
+	return nil
 }
 
 const mirrorConns = 4

@@ -35,7 +35,6 @@ import (
 	"skerry/writeplane/flags"
 	"skerry/writeplane/identity"
 	"skerry/writeplane/ingest"
-	"skerry/writeplane/jobs"
 	"skerry/writeplane/lease"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/publish"
@@ -115,11 +114,9 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 
 	registry := serve.NewRegistry()
 	leases := lease.New(p.db.App, id.New())
-	if p.publisher, err = newPublisher(p.db, p.conn, leases, config.StreamReplicas); err != nil {
+	if err = p.openPublisher(leases, config.StreamReplicas); err != nil {
 		return nil, err
 	}
-	p.group.Add("publisher", p.publisher.Run)
-
 	if p.blobs, err = blobs.Open(ctx, config.Blobs, p.db.App); err != nil {
 		return nil, err
 	}
@@ -142,13 +139,6 @@ func New(ctx context.Context, config Config) (_ *Plane, err error) {
 	if err != nil {
 		return nil, err
 	}
-	queue, err := jobs.New(p.db.Owner, exporter.Register)
-	if err != nil {
-		return nil, err
-	}
-	exporter.Bind(queue)
-	p.group.Add("jobs", queue.Run)
-
 	artifacts, reports, err := p.openCatch(config.Symbols, config.CrashRetentionDays, leases)
 	if err != nil {
 		return nil, err
@@ -202,9 +192,15 @@ func (p *Plane) openAccess(ctx context.Context, config access.Config) (err error
 	return nil
 }
 
-func newPublisher(db *postgres.DB, conn *nats.Conn, leases *lease.Store, replicas int) (*down.Publisher, error) {
-	ledger := publish.New(db.App)
-	return down.NewPublisher(conn, ledger, leases, ledger.Listen, down.PublisherConfig{Replicas: replicas})
+// openPublisher builds what brings changes to the streams of state, and adds it.
+func (p *Plane) openPublisher(leases *lease.Store, replicas int) (err error) {
+	ledger := publish.New(p.db.App)
+	p.publisher, err = down.NewPublisher(p.conn, ledger, leases, ledger.Listen, down.PublisherConfig{Replicas: replicas})
+	if err != nil {
+		return err
+	}
+	p.group.Add("publisher", p.publisher.Run)
+	return nil
 }
 
 // listen opens both listeners and adds the servers as parts.
