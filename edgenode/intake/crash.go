@@ -16,7 +16,7 @@ import (
 
 const moduleDisabled = `{"error":"module_disabled"}`
 
-// Crash answers POST /api/catch/events: 202 with the report's id when the report is on the disk. Order of checks: key,
+// Crash serves POST /api/catch/events: 202 with the report's id when the report is on the disk. Order of checks: key,
 // allowlist, module, body.
 func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
 	pass := m.cfg.Gate.Admit(ctx, gate.Crashes)

@@ -107,22 +107,22 @@ func (m *Module) Stats() Stats {
 		Garbage: s.garbage.Load(), Full: s.full.Load(), Spooled: s.spooled.Load(), Memory: m.memory.inUse()}
 }
 
-// Track answers POST /api/v1/track.
+// Track serves POST /api/v1/track.
 func (m *Module) Track(ctx *fasthttp.RequestCtx, _ []byte) {
 	m.take(ctx, gate.Ingestion, func(w *work) (event.Counts, error) { return w.single(event.Track) }, answerOK)
 }
 
-// People answers POST /api/v1/people.
+// People serves POST /api/v1/people.
 func (m *Module) People(ctx *fasthttp.RequestCtx, _ []byte) {
 	m.take(ctx, gate.Profiles, func(w *work) (event.Counts, error) { return w.single(event.People) }, answerOK)
 }
 
-// Alias answers POST /api/v1/alias.
+// Alias serves POST /api/v1/alias.
 func (m *Module) Alias(ctx *fasthttp.RequestCtx, _ []byte) {
 	m.take(ctx, gate.Profiles, func(w *work) (event.Counts, error) { return w.single(event.Alias) }, answerAlias)
 }
 
-// Batch answers POST /api/v1/batch.
+// Batch serves POST /api/v1/batch.
 func (m *Module) Batch(ctx *fasthttp.RequestCtx, _ []byte) {
 	m.take(ctx, gate.Ingestion, (*work).batch, answerBatch)
 }
