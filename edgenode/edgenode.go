@@ -1,11 +1,15 @@
-// Package edgenode is an edge: it serves decisions, configuration and surveys from its own copy of the state, takes
-// events into its buffer, and passes everything else on to the write plane.
+// Package edgenode is an edge: it serves decisions, configuration and surveys from its
+// own copy of the state, takes events into its buffer, and passes everything else on to
+// the write plane.
 //
-// It promises: reads and ingestion answer from what stands on its own disk, with the write plane, the database and the
-// streams gone, and after a restart without them; it is ready as soon as it has state from any source, however old, and
-// says how old. But for the events that are not shipped yet, it keeps nothing that the centre could not give it again.
+// It promises: reads and ingestion answer from what stands on its own disk, with the
+// write plane, the database and the streams gone, and after a restart without them; it
+// is ready as soon as it has state from any source, however old, and says how old. But
+// for the events that are not shipped yet, it keeps nothing that the centre could not
+// give it again.
 //
-// This file is the assembly, top to bottom; routes.go is the table of paths; status.go is what an operator sees.
+// This file is the assembly, top to bottom; routes.go is the table of paths; status.go is
+// what an operator sees.
 package edgenode
 
 import (
@@ -94,7 +98,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Edge is one edge. New opens it, Run works until it is told to stop, Close releases everything.
+// Edge is one edge. New opens it, Run works until it is told to stop, Close releases
+// everything.
 type Edge struct {
 	config    Config
 	lock      *dirlock.Lock
@@ -305,7 +310,8 @@ func (e *Edge) watchStaleness(ctx context.Context) error {
 	}
 }
 
-// staleness is how long the edge has not heard from the centre, on the lane that is worse off.
+// staleness is how long the edge has not heard from the centre, on the lane that is
+// worse off.
 func (e *Edge) staleness() time.Duration {
 	oldest := time.Now()
 	for _, f := range e.followers {

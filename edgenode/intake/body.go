@@ -27,12 +27,14 @@ var (
 )
 
 const (
-	// inMemory is the largest body that is read whole; a larger one is checked in a window and spooled.
+	// inMemory is the largest body that is read whole; a larger one is checked in a
+	// window and spooled.
 	inMemory = 1 << 20
-	// free is the largest body that takes nothing of the memory budget: the server's own buffers are as large.
+	// free is the largest body that takes nothing of the memory budget: the server's own
+	// buffers are as large.
 	free = 64 << 10
-	// What a streamed request holds: the part that was read ahead, the parser's window and four unfinished blocks, of
-	// which one may hold an operation of half a megabyte.
+	// What a streamed request holds: the part that was read ahead, the parser's window
+	// and four unfinished blocks, of which one may hold an operation of half a megabyte.
 	streamCost = inMemory + event.WindowBytes + 2<<20
 )
 
@@ -47,8 +49,8 @@ const (
 	codings
 )
 
-// costs is the memory of a decoder: its window, mostly. That of brotli is as large as its sender says, up to 16 MiB, and
-// every decoder has to take that.
+// costs is the memory of a decoder: its window, mostly. That of brotli is as large as its
+// sender says, up to 16 MiB, and every decoder has to take that.
 var costs = [codings]int64{gzipped: 64 << 10, zstandard: maxZstdWindow + 1<<20, brotlied: 18 << 20}
 
 // maxZstdWindow is what every decoder has to understand, after RFC 8878.
@@ -118,8 +120,9 @@ func (b *body) begin(m *Module, ctx *fasthttp.RequestCtx, scope scope) error {
 	return nil
 }
 
-// claim takes what the request needs of the memory budget, and waits for it. A sender who is slow to begin holds nothing
-// meanwhile: the first bytes are there before, and with a small body all of them are.
+// claim takes what the request needs of the memory budget, and waits for it. A sender who
+// is slow to begin holds nothing meanwhile: the first bytes are there before, and with a
+// small body all of them are.
 func (b *body) claim() error {
 	if err := b.readFirst(); err != nil {
 		return err
@@ -144,13 +147,15 @@ func (b *body) claim() error {
 	return nil
 }
 
-// wholeCost is how many times as much as its text a body takes that is decoded as one: text, decoded form, record, block.
+// wholeCost is how many times as much as its text a body takes that is decoded as one:
+// text, decoded form, record, block.
 const wholeCost = 4
 
 // sized tells whether a body that is decoded as one says beforehand what it takes.
 func (b *body) sized() bool { return b.scope.whole && b.coding == identity && b.raw.length >= 0 }
 
-// take takes so much of the memory budget. When others need it more while the body is still to come, its reading ends.
+// take takes so much of the memory budget. When others need it more while the body is
+// still to come, its reading ends.
 func (b *body) take(n int64, patience time.Duration) bool {
 	ctx := b.raw.ctx
 	c := newClaim(n, b.scope.project, b.m.cfg.Gate.ClientIP(ctx), func() {

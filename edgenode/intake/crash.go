@@ -16,8 +16,8 @@ import (
 
 const moduleDisabled = `{"error":"module_disabled"}`
 
-// Crash serves POST /api/catch/events: 202 with the report's id when the report is on the disk. Order of checks: key,
-// allowlist, module, body.
+// Crash serves POST /api/catch/events: 202 with the report's id when the report is on the
+// disk. Order of checks: key, allowlist, module, body.
 func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
 	pass := m.cfg.Gate.Admit(ctx, gate.Crashes)
 	if pass.Refusal != gate.Admitted {
@@ -75,7 +75,8 @@ func (w *work) crash() (string, error) {
 	return fresh, w.lanes.buffer.Append(block.Bytes())
 }
 
-// readReport reads the body whole. One that may be large takes what it can become of the memory budget first.
+// readReport reads the body whole. One that may be large takes what it can become of the
+// memory budget first.
 func (w *work) readReport() ([]byte, error) {
 	complete, err := w.readAhead()
 	if err != nil || complete {

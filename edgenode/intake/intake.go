@@ -1,10 +1,12 @@
-// Package intake takes what clients send: track, people, alias, batch (specification, Endpoints; supplement §3) and crash
-// reports (supplement §6).
+// Package intake takes what clients send: track, people, alias, batch (specification,
+// Endpoints; supplement §3) and crash reports (supplement §6).
 //
-// It promises: an answer of success means that all of the request is on this edge's disk, any other that nothing is; the
-// order of checks and the bodies of the specification; memory under 16 MiB per request whatever the body's size, and under
-// a budget for all requests together, for which a request waits a while and is then answered 503; no project and no client
-// keeps others from that memory, however slowly its bodies come. It asks nobody: the centre can be gone.
+// It promises: an answer of success means that all of the request is on this edge's disk,
+// any other that nothing is; the order of checks and the bodies of the specification;
+// memory under 16 MiB per request whatever the body's size, and under a budget for all
+// requests together, for which a request waits a while and is then answered 503; no
+// project and no client keeps others from that memory, however slowly its bodies come. It
+// asks nobody: the centre can be gone.
 package intake
 
 import (
@@ -33,9 +35,11 @@ type Config struct {
 	Buffer *buffer.Buffer
 	// MaxBodyBytes bounds a body as sent and as decoded; 0 means 500 MiB.
 	MaxBodyBytes int64
-	// MemoryBytes bounds what all requests with bodies over 64 KiB, or compressed ones, hold at once; 0 means 128 MiB.
+	// MemoryBytes bounds what all requests with bodies over 64 KiB, or compressed ones,
+	// hold at once; 0 means 128 MiB.
 	MemoryBytes int64
-	// Patience is how long a request waits for its part of MemoryBytes before it is answered 503; 0 means 10 s.
+	// Patience is how long a request waits for its part of MemoryBytes before it is
+	// answered 503; 0 means 10 s.
 	Patience time.Duration
 	// Log gets faults of the buffer; nil means slog.Default().
 	Log *slog.Logger
@@ -130,7 +134,8 @@ func (m *Module) Batch(ctx *fasthttp.RequestCtx, _ []byte) {
 // answer writes what the client gets when its request is on the disk, or was all garbage.
 type answer func(ctx *fasthttp.RequestCtx, pass gate.Pass, counts event.Counts)
 
-// take is the way of every request: gate, parse with validation and the garbage filter, store, answer.
+// take is the way of every request: gate, parse with validation and the garbage filter,
+// store, answer.
 func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*work) (event.Counts, error), answer answer) {
 	pass := m.cfg.Gate.Admit(ctx, family)
 	if pass.Refusal != gate.Admitted {
@@ -149,8 +154,9 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 	answer(ctx, pass, counts)
 }
 
-// store reads a request and puts what it accepts into the buffer. The memory that it takes is free again when it returns:
-// the wait for the disk is the longest part of a request, and hundreds wait at once.
+// store reads a request and puts what it accepts into the buffer. The memory that it
+// takes is free again when it returns: the wait for the disk is the longest part of a
+// request, and hundreds wait at once.
 func (m *Module) store(ctx *fasthttp.RequestCtx, pass *gate.Pass, read func(*work) (event.Counts, error)) (counts event.Counts, stored buffer.Pending, err error) {
 	w := m.works.Get().(*work)
 	defer w.end()
@@ -248,7 +254,8 @@ func (m *Module) fail(ctx *fasthttp.RequestCtx, err error) {
 	}
 }
 
-// header is what the blocks of a request have in common. Its request id points into ctx's memory: block writers copy it.
+// header is what the blocks of a request have in common. Its request id points into ctx's
+// memory: block writers copy it.
 func header(ctx *fasthttp.RequestCtx, pass *gate.Pass) (up.Header, error) {
 	project, err := uuid.Parse(pass.Key.ProjectID)
 	if err != nil {

@@ -8,14 +8,17 @@ import (
 	"time"
 )
 
-// memory is the budget of all requests together. Who finds too little left waits in line: a request decodes in
-// milliseconds, and a client that is told to come again comes with all of its body.
+// memory is the budget of all requests together. Who finds too little left waits in line:
+// a request decodes in milliseconds, and a client that is told to come again comes with
+// all of its body.
 //
-// One that comes slowly may hold its part for hours, though, and a key that stands in web pages is everybody's. So the
-// memory is shared among projects and among client addresses. Nobody is kept from using all of it while nobody else needs
-// it; but of those in line the one whose project and address hold least is next, and when it has waited for a while, one
-// that holds more gives its part up, the slowest of the heaviest. For a minute after that the heavy leave the last quarter
-// to others, so that those do not wait each time.
+// One that comes slowly may hold its part for hours, though, and a key that stands in web
+// pages is everybody's. So the memory is shared among projects and among client
+// addresses. Nobody is kept from using all of it while nobody else needs it; but of those
+// in line the one whose project and address hold least is next, and when it has waited
+// for a while, one that holds more gives its part up, the slowest of the heaviest. For a
+// minute after that the heavy leave the last quarter to others, so that those do not wait
+// each time.
 type memory struct {
 	limit int64
 	press time.Duration // how long the next in line waits until somebody has to yield, and how long nobody has to at first
@@ -61,8 +64,9 @@ type claim struct {
 	yielded atomic.Bool // they have to be given back
 }
 
-// newClaim is a claim to n bytes for a project and a client's address. yield is called, under a lock, when the memory
-// has to be given back before the request is done; it must not wait.
+// newClaim is a claim to n bytes for a project and a client's address. yield is called,
+// under a lock, when the memory has to be given back before the request is done; it must
+// not wait.
 func newClaim(n int64, project string, address netip.Addr, yield func()) *claim {
 	return &claim{n: n, parties: [2]party{{project: project}, {address: address}}, yield: yield, taken: make(chan struct{})}
 }
@@ -75,7 +79,8 @@ func (c *claim) pace(now time.Time) float64 {
 	return float64(c.come.Load()) / now.Sub(c.since).Seconds()
 }
 
-// evens tells whether c would still hold no more than v when v has yielded to it. A party of both is no difference.
+// evens tells whether c would still hold no more than v when v has yielded to it. A party
+// of both is no difference.
 func (c *claim) evens(v *claim) bool {
 	differ, more := false, int64(0)
 	for i := range c.shares {
@@ -150,7 +155,8 @@ func (m *memory) give(c *claim) {
 	m.serveLocked()
 }
 
-// pressFor makes room for the claim when it is the next one and others hold more than it would: the slowest of the heaviest yield.
+// pressFor makes room for the claim when it is the next one and others hold more than it
+// would: the slowest of the heaviest yield.
 func (m *memory) pressFor(c *claim) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,8 +191,8 @@ func (m *memory) heaviestLocked(c *claim, now time.Time) (found *claim) {
 	return found
 }
 
-// serveLocked gives to those in line what there is. Nobody overtakes the next one: a large request would never come to its
-// turn among small ones.
+// serveLocked gives to those in line what there is. Nobody overtakes the next one: a
+// large request would never come to its turn among small ones.
 func (m *memory) serveLocked() {
 	for {
 		c := m.nextLocked()

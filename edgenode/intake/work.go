@@ -179,7 +179,8 @@ func laneOf(k event.Kind) up.Lane {
 	panic("BUG: no such kind of operation")
 }
 
-// large writes an operation whose payload is in the spool. What an alias needs of it is in the operation already.
+// large writes an operation whose payload is in the spool. What an alias needs of it is
+// in the operation already.
 func (l *lanes) large(lane up.Lane, op *event.Operation) error {
 	if lane == up.LaneAlias {
 		if err := l.DropLarge(); err != nil {
@@ -254,7 +255,8 @@ func (l *lanes) startSpool() error {
 	return nil
 }
 
-// commit puts all operations into the buffer. They are stored when the wait for what it returns has ended.
+// commit puts all operations into the buffer. They are stored when the wait for what it
+// returns has ended.
 func (l *lanes) commit() (buffer.Pending, error) {
 	if l.spool != nil {
 		for _, lane := range up.Lanes {

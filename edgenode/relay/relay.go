@@ -58,8 +58,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// goneAfter is how long the write plane's machine may confirm nothing of what is sent to it. Its name may lead to another
-// one by then, which is asked by new connections and answers; whoever waits on an old one is to wait no longer.
+// goneAfter is how long the write plane's machine may confirm nothing of what is sent to
+// it. Its name may lead to another one by then, which is asked by new connections and
+// answers; whoever waits on an old one is to wait no longer.
 const goneAfter = 15 * time.Second
 
 // Relay passes requests on.

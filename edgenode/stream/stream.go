@@ -293,11 +293,14 @@ func (s *stream) write(c net.Conn, message []byte) error {
 // everything is what a client is told that comes back after a change.
 const everything = view.SwitchChanged | view.ConfigChanged | view.PulseChanged | view.CohortsChanged
 
-// opening is what a stream begins with: a comment, so that the client knows that it stands, and what it missed.
+// opening is what a stream begins with: a comment, so that the client knows that it
+// stands, and what it missed.
 //
-// Who missed nothing, or has not heard of anything yet, is given the revision alone. That is no message (there is no data),
-// but by the rules of event streams it is what the client names when it comes back. Without it, a client that had heard of
-// no change would miss those that are made while it has no stream: an edge's restart, or the end of a stream's life.
+// Who missed nothing, or has not heard of anything yet, is given the revision alone. That
+// is no message (there is no data), but by the rules of event streams it is what the
+// client names when it comes back. Without it, a client that had heard of no change would
+// miss those that are made while it has no stream: an edge's restart, or the end of a
+// stream's life.
 func (s *stream) opening() ([]byte, bool) {
 	env, ok := s.m.views.Environment(s.key.ProjectID, s.key.Environment)
 	if !ok {
