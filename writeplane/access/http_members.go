@@ -105,7 +105,8 @@ func (m *Module) PatchMember(w http.ResponseWriter, r *http.Request, c *Call) er
 	return reply.Resource(w, http.StatusOK, "member", after.view(), nil)
 }
 
-// RemoveMember serves DELETE /api/v1/members/:id. The member's tokens are refused from now on.
+// RemoveMember serves DELETE /api/v1/members/:id. The member's tokens are refused
+// from now on.
 func (m *Module) RemoveMember(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		row, err := m.lockMember(r, tx, c)

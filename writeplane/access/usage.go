@@ -55,7 +55,8 @@ SELECT coalesce(sum(value) FILTER (WHERE metric = 'events'), 0), coalesce(sum(va
        coalesce((SELECT responses FROM survey_usage WHERE project_id = $1 AND month = $2), 0)
 FROM usage_counts WHERE project_id = $1 AND month = $2`
 
-// Usage serves GET /api/v1/projects/:id/usage?month=2026-01; without month, the present one.
+// Usage serves GET /api/v1/projects/:id/usage?month=2026-01; without month, the
+// present one.
 func (m *Module) Usage(w http.ResponseWriter, r *http.Request, c *Call) error {
 	project, err := m.visibleProject(r, c)
 	if err != nil {

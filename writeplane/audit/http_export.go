@@ -104,7 +104,8 @@ func email(c *access.Call) *string {
 	return &c.Caller.Email
 }
 
-// GetExport serves GET /api/v1/audit/exports/:id; each answer of a ready one has a fresh URL.
+// GetExport serves GET /api/v1/audit/exports/:id; each answer of a ready one has a
+// fresh URL.
 func (m *Module) GetExport(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	if !id.Valid(r.PathValue("id")) {
 		return access.ErrNotFound

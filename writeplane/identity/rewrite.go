@@ -182,9 +182,9 @@ func (w *Worker) rewriteGroup(ctx context.Context) (did bool, err error) {
 	return true, nil
 }
 
-// fitGroup makes the next group fit the time that one of so many aliases took. A pass costs
-// something for each partition, of which a year has hundreds, however few aliases are looked
-// for; of many, a transaction looks for too many.
+// fitGroup makes the next group fit the time that one of so many aliases took. A pass
+// costs something for each partition, of which a year has hundreds, however few aliases
+// are looked for; of many, a transaction looks for too many.
 func (w *Worker) fitGroup(aliases int, took time.Duration) {
 	switch {
 	case w.longest > 2*aimedAt || took > groupTime:
@@ -194,7 +194,8 @@ func (w *Worker) fitGroup(aliases int, took time.Duration) {
 	}
 }
 
-// finishSQL takes the aliases out of the queue. One that was queued again meanwhile keeps its place.
+// finishSQL takes the aliases out of the queue. One that was queued again meanwhile keeps
+// its place.
 const finishSQL = `
 DELETE FROM rewrites WHERE ctid = ANY (ARRAY(
 	SELECT r.at FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::timestamptz[]) AS d (project_id, environment, alias_id, queued_at)
