@@ -9,11 +9,13 @@
 //
 // Promises, which the publisher and the follower in the package down keep together:
 //
-//   - Position order is commit order, within a lane and an epoch. A lower position is always older.
+//   - Position order is commit order, within a lane and an epoch. A lower position is
+//     always older.
 //   - An edge never serves half of a transaction's documents of one lane.
-//   - A [Revision] never falls and never stands for two different contents. It is equal on every edge.
-//   - Whatever happens to a stream, to a database or to an edge's disk ends in one recovery: a new epoch, or everything
-//     taken anew, beside what is served meanwhile.
+//   - A [Revision] never falls and never stands for two different contents. It is equal
+//     on every edge.
+//   - There is one recovery, whatever happens to a stream, a database or an edge's disk:
+//     a new epoch, or all documents read again, while the old state is served.
 //
 // Not promised: that the two lanes of one transaction appear together (the urgent one
 // usually comes first), and that an edge sees every version of a document (only the

@@ -164,12 +164,14 @@ type Changed struct {
 	Usage    bool
 }
 
-// Hooks are compiled into every environment. Each is called before the environment is handed out, with everything but
-// the hooks' own fields set, and returns its compiled form and how many bytes that holds (for the memory bound).
-// prev is what it returned for the predecessor, nil at first; it may be shared in parts but not changed.
-// What it needs of a new document it takes from its Definition now: later that is gone, for all definitions together take
-// several times what their compiled forms do.
-// A hook is pure, quick (one change must not cost a whole compilation) and called from one goroutine per environment.
+// Hooks are compiled into every environment. Each is called before the environment is
+// handed out, with everything but the hooks' own fields set, and returns its compiled
+// form and how many bytes that holds (for the memory bound). prev is what it returned for
+// the predecessor, nil at first; it may be shared in parts but not changed. What it needs
+// of a new document it takes from its Definition now: later that is gone, for all
+// definitions together take several times what their compiled forms do. A hook is pure,
+// quick (one change must not cost a whole compilation) and called from one goroutine per
+// environment.
 type Hooks struct {
 	Decisions func(prev any, env *Environment, changed Changed) (compiled any, bytes int)
 	Pulse     func(prev any, env *Environment, changed Changed) (compiled any, bytes int)

@@ -8,13 +8,15 @@ import (
 // Wanted says what Parse reads, for messages.
 const Wanted = "an ISO 8601 time such as 2026-01-02T03:04:05.678Z"
 
-// Parse reads an ISO 8601 time: a calendar, week or ordinal date in the extended or basic form, alone or with a time of
-// the same form, whose seconds and minutes may be left out and whose last part may have a fraction; with Z or any offset
-// (±hh, ±hhmm, ±hh:mm). 24:00 ends a day, and a leap second is the instant behind it. Without an offset it is in UTC, as
-// all timestamps of the interface are; a date alone means its first instant. What lies outside the years 1 to 9999
-// in UTC is refused, since Layout cannot show it. The instant that begins the year 1 is read a microsecond
-// late, which Layout does not show either: some clients send it for want of a time,
-// and the zero Time stands for no time at all.
+// Parse reads an ISO 8601 time: a calendar, week or ordinal date in the extended or basic
+// form, alone or with a time of the same form, whose seconds and minutes may be left out
+// and whose last part may have a fraction; with Z or any offset (±hh, ±hhmm, ±hh:mm).
+// 24:00 ends a day, and a leap second is the instant behind it. Without an offset it is
+// in UTC, as all timestamps of the interface are; a date alone means its first instant.
+// What lies outside the years 1 to 9999 in UTC is refused, since Layout cannot show it.
+// The instant that begins the year 1 is read a microsecond late, which Layout does not
+// show either: some clients send it for want of a time, and the zero Time stands for no
+// time at all.
 func Parse(s string) (time.Time, error) {
 	r := reader{rest: s}
 	t, ok := r.instant()

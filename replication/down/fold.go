@@ -15,10 +15,11 @@ import (
 // belong to another transaction, which may itself have gaps. It is whole again when,
 // since the last gap was met,
 //
-//   - everything has been read that the stream held at some moment after the gap was met: a version is taken out of the
-//     stream only by one that is already in it; and
-//   - the position has been reached that was the database's highest when the publisher read the document behind the gap
-//     (its Through): a version that the publisher did not find any more had been replaced at or below it.
+//   - everything has been read that the stream held at some moment after the gap was met:
+//     a version is taken out of the stream only by one that is already in it; and
+//   - the position has been reached that was the database's highest when the publisher
+//     read the document behind the gap (its Through): a version that the publisher did
+//     not find any more had been replaced at or below it.
 //
 // The obvious rule, to stop at any transaction's last position, would serve half of the
 // transactions around every gap.

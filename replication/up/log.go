@@ -13,11 +13,12 @@ type Log interface {
 	// which are not yet stored. A shipper drains them in this order: it starts an
 	// incarnation only when the one before is stored to its end.
 	Pending(lane Lane) []Incarnation
-	// Read returns whole blocks of (incarnation, lane), the first being the one that holds number from, until budget
-	// bytes are reached; at least one block, however large. ok is false when there is nothing at from yet. Data is the
-	// caller's to keep. A number that was freed already gives the first block that is still there.
-	// An operation over MaxInlineBytes is uploaded in its turn, so Read can take as long as that does, and fail with it.
-	// It begins a batch.
+	// Read returns whole blocks of (incarnation, lane), the first being the one that
+	// holds number from, until budget bytes are reached; at least one block, however
+	// large. ok is false when there is nothing at from yet. Data is the caller's to keep.
+	// A number that was freed already gives the first block that is still there. An
+	// operation over MaxInlineBytes is uploaded in its turn, so Read can take as long as
+	// that does, and fail with it. It begins a batch.
 	Read(ctx context.Context, in Incarnation, lane Lane, from uint64, budget int) (b Batch, ok bool, err error)
 	// Stored frees everything of (incarnation, lane) below and including the watermark,
 	// sooner or later; until then it can be read. A watermark that is older than a former
