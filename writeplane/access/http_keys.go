@@ -41,7 +41,7 @@ func (m *Module) CreateKey(w http.ResponseWriter, r *http.Request, c *Call) erro
 	var made keyRow
 	var secret string
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		project, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"))
+		project, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"), forChange)
 		if err != nil {
 			return err
 		}

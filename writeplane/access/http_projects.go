@@ -66,11 +66,18 @@ func (m *Module) visibleProject(r *http.Request, c *Call) (ProjectRow, error) {
 	return row, c.See(row.Access())
 }
 
+// What a project's row is locked for.
+const (
+	forChange   = "FOR NO KEY UPDATE"
+	forDeletion = "FOR UPDATE"
+)
+
 // lockProject is visibleProject for a mutation: the tier and the row stay as they
-// are. Organization before project, the order in which a change of tier locks them.
-func (m *Module) lockProject(ctx context.Context, tx *commit.Tx, c *Call, projectID string) (ProjectRow, error) {
+// are. Organization before project, the order in which a change of tier locks them. The
+// lock for a deletion waits for whoever keeps the project (Keep).
+func (m *Module) lockProject(ctx context.Context, tx *commit.Tx, c *Call, projectID, lock string) (ProjectRow, error) {
 	tx.Later("lock organization", organizationSQL+"FOR SHARE", c.Caller.OrganizationID)
-	row, err := readProject(ctx, tx, projectID, "FOR NO KEY UPDATE OF p")
+	row, err := readProject(ctx, tx, projectID, lock+" OF p")
 	if err != nil {
 		return row, err
 	}
@@ -98,7 +105,7 @@ func (m *Module) PatchProject(w http.ResponseWriter, r *http.Request, c *Call) e
 	}
 	var after ProjectRow
 	err = m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		before, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"))
+		before, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"), forChange)
 		if err != nil {
 			return err
 		}
@@ -123,7 +130,7 @@ func (m *Module) PatchProject(w http.ResponseWriter, r *http.Request, c *Call) e
 // DeleteProject is DELETE /api/v1/projects/:id.
 func (m *Module) DeleteProject(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-		row, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"))
+		row, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"), forDeletion)
 		if err != nil {
 			return err
 		}

@@ -173,6 +173,23 @@ func updateProject(tx *commit.Tx, before, after ProjectRow) error {
 	return putProject(tx, after)
 }
 
+// Keep makes a transaction that writes documents of the project wait for its deletion, and
+// the deletion for the transaction: a document that came behind it would stay at the edges
+// for ever, where no key reaches it. It travels with the next statement, which fails with
+// ErrNotFound when the project is gone. Whoever reads a row of the project's for a change
+// can lock the project's by the same statement: FOR KEY SHARE OF p.
+func Keep(tx *commit.Tx, projectID string) {
+	tx.Ask("keep project", func(rows pgx.Rows) error {
+		found := rows.Next()
+		for rows.Next() {
+		}
+		if err := rows.Err(); err != nil || found {
+			return err
+		}
+		return ErrNotFound
+	}, `SELECT FROM projects WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE`, projectID)
+}
+
 // deleteProject ends a project: its keys and tokens stop, and edges forget all of it.
 // Its rows stay, for the audit log to be read beside them.
 func deleteProject(ctx context.Context, tx *commit.Tx, p ProjectRow) error {

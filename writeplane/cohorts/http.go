@@ -62,6 +62,7 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	made.readPredicate(in)
 	checkMembers(in.form, "members", in.lists["members"])
 	err = m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
+		access.Keep(tx, project.ID)
 		if err := made.judgePredicate(r.Context(), tx, in.form); err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ func scanCohort(row pgx.CollectableRow) (*Cohort, error) {
 	return c, err
 }
 
-// one reads a cohort by name; lock is a locking clause or empty.
+// one reads a cohort by name; lock is forUpdate or empty.
 func one(ctx context.Context, q postgres.Querier, project, name, lock string) (*Cohort, error) {
 	c, ok, err := postgres.One(ctx, q, "read cohort", scanCohort, selectCohort+"c.name = $2 "+lock, project, name)
 	if err == nil && !ok {
@@ -38,7 +38,8 @@ func one(ctx context.Context, q postgres.Querier, project, name, lock string) (*
 	return c, err
 }
 
-const forUpdate = "FOR UPDATE OF c"
+// forUpdate locks a cohort for a change, and keeps its project from being deleted meanwhile (access.Keep).
+const forUpdate = "AND p.deleted_at IS NULL FOR UPDATE OF c FOR KEY SHARE OF p"
 
 func list(ctx context.Context, q postgres.Querier, project, after string, limit int) ([]*Cohort, error) {
 	return postgres.All(ctx, q, "list cohorts", scanCohort,

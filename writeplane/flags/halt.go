@@ -120,7 +120,7 @@ func (m *Module) Halt(w http.ResponseWriter, r *http.Request, c *access.Call) er
 	}
 	var f *Flag
 	err = m.store.InTx(r.Context(), c.OriginAs(HaltActor), func(tx *commit.Tx) error {
-		f, err = one(r.Context(), tx, "f.project_id = $1 AND f.environment = $2 AND f.key = $3 AND NOT f.is_archived FOR UPDATE OF f",
+		f, err = one(r.Context(), tx, "f.project_id = $1 AND f.environment = $2 AND f.key = $3 AND NOT f.is_archived "+locked,
 			c.Key.ProjectID, c.Key.Environment, in.FlagKey)
 		if err == access.ErrNotFound {
 			return ErrFlagNotFound

@@ -140,7 +140,7 @@ func (m *Module) change(r *http.Request, c *access.Call, otherwise string, fn fu
 	flagID, found := r.PathValue("id_or_key"), false
 	run := func() error {
 		return m.store.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
-			f, err := one(r.Context(), tx, "f.id = $1 AND p.organization_id = $2 FOR UPDATE OF f", flagID, c.Caller.OrganizationID)
+			f, err := one(r.Context(), tx, "f.id = $1 AND p.organization_id = $2 "+locked, flagID, c.Caller.OrganizationID)
 			if err != nil {
 				return err
 			}

@@ -20,6 +20,9 @@ SELECT f.id, f.project_id, p.organization_id, f.environment, f.key, f.kind, f.de
 FROM flags f JOIN projects p ON p.id = f.project_id
 WHERE p.deleted_at IS NULL AND `
 
+// locked locks a flag for a change, and keeps its project from being deleted meanwhile (access.Keep).
+const locked = "FOR UPDATE OF f FOR KEY SHARE OF p"
+
 func scanFlag(row pgx.CollectableRow) (*Flag, error) {
 	f := &Flag{}
 	var variants string
@@ -76,6 +79,7 @@ func create(ctx context.Context, tx *commit.Tx, f *Flag) error {
 	if err != nil {
 		return err
 	}
+	access.Keep(tx, f.ProjectID)
 	done, err := tx.Exec(ctx, `
 		INSERT INTO flags (id, description, default_value, default_variant, variants, enabled, rule, salt, is_archived,
 			current_version, halted_at, halt_reason, updated_at, project_id, environment, key, kind, created_at)

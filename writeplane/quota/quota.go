@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -121,12 +122,20 @@ func (t *Totaller) total(ctx context.Context, c counts) error {
 		projects = append(projects, p)
 	}
 	slices.SortFunc(projects, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+	// What fails for some projects need not fail for others. But a database that is silent
+	// is not waited for a chunk at a time: newer reports have come by then.
+	ctx, cancel := context.WithTimeout(ctx, 4*t.patience)
+	defer cancel()
+	var failed []error
 	for some := range slices.Chunk(projects, chunk) {
+		if ctx.Err() != nil {
+			break
+		}
 		if err := t.totalSome(ctx, some, c); err != nil {
-			return err
+			failed = append(failed, fmt.Errorf("%d projects from %s: %w", len(some), some[0], err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func (t *Totaller) totalSome(ctx context.Context, projects []uuid.UUID, c counts) error {
@@ -202,10 +211,11 @@ type usage struct {
 	sentAt                *time.Time
 }
 
+// Until the totals are written down, no project is deleted: its total would be left at the edges.
 const loadSQL = `
 SELECT p.id::text, p.organization_id::text, o.tier, p.quotas, s.month, coalesce(s.events, 0), coalesce(s.handshakes, 0), s.sent_at
 FROM projects p JOIN organizations o ON o.id = p.organization_id LEFT JOIN usage_sent s ON s.project_id = p.id
-WHERE p.id = ANY($1) AND p.deleted_at IS NULL ORDER BY p.id`
+WHERE p.id = ANY($1) AND p.deleted_at IS NULL ORDER BY p.id FOR KEY SHARE OF p`
 
 func load(ctx context.Context, tx *commit.Tx, projects []uuid.UUID, month time.Time) ([]*usage, error) {
 	byID := map[string]*usage{}

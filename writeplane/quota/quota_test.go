@@ -3,6 +3,8 @@ package quota
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,6 +130,67 @@ func TestASilentDatabaseIsNotWaitedForWithoutAnEnd(t *testing.T) {
 		t.Error("totalled by a silent database")
 	}
 	link.Release()
+}
+
+func TestWhatFailsForSomeProjectsIsDoneForTheOthers(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	_, err := b.pool.Pool().Exec(t.Context(), `
+		INSERT INTO projects (id, organization_id, name, modules, allowlist, rate_limits, quotas)
+		SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, p.organization_id, 'p' || i, '{}', '{}', '{}',
+			CASE i WHEN 1 THEN '"not to be read"'::jsonb ELSE p.quotas END
+		FROM projects p, generate_series(1, $2::int) i WHERE p.id = $1`, b.project, chunk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := counts{}
+	reported := tally.Report{Edge: "e", Source: "e.a", Counts: []tally.Count{{Project: b.project, Month: march, Metric: tally.Events, Value: 7}}}
+	for i := range chunk {
+		id := uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012d", i+1))
+		reported.Counts = append(reported.Counts, tally.Count{Project: id, Month: march, Metric: tally.Events, Value: 1})
+	}
+	c.add(reported)
+	if err := b.total(t.Context(), c); err == nil || !strings.Contains(err.Error(), "100 projects from 00000000-0000-7000-8000-000000000001") {
+		t.Errorf("the failure is told as %v", err)
+	}
+	if u, _ := b.document(t); u.Events != 7 {
+		t.Errorf("the total of a project behind those that fail is %d, want 7", u.Events)
+	}
+}
+
+// The total of a project that is just being deleted would be left at the edges.
+func TestNoTotalComesBehindTheDeletionOfItsProject(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	c := counts{}
+	c.add(tally.Report{Edge: "e", Source: "e.a", Counts: []tally.Count{{Project: b.project, Month: march, Metric: tally.Events, Value: 7}}})
+	deletion, err := b.pool.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{`SELECT FROM projects WHERE id = $1 FOR UPDATE`, `UPDATE projects SET deleted_at = now() WHERE id = $1`} {
+		if _, err := deletion.Exec(t.Context(), sql, b.project); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- b.total(t.Context(), c) }()
+	for waiting := 0; waiting == 0 && len(done) == 0; {
+		err := b.pool.Pool().QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted
+			AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := deletion.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if u, _ := b.document(t); u.Events != 0 {
+		t.Errorf("edges hear of %d events", u.Events)
+	}
 }
 
 func TestEdgesHearOnlyWhatMatters(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"skerry/pkg/instant"
 	"skerry/pkg/page"
 	"skerry/pkg/problem"
+	"skerry/writeplane/access"
 	"skerry/writeplane/commit"
 	"skerry/writeplane/postgres"
 )
@@ -95,6 +96,7 @@ func version(ctx context.Context, q postgres.Querier, itemID, versionID string) 
 
 // create stores a new item with its first version, its trace and its document.
 func create(ctx context.Context, tx *commit.Tx, i *Item, note *string) (Version, error) {
+	access.Keep(tx, i.ProjectID)
 	done, err := tx.Exec(ctx, `
 		INSERT INTO config_items (id, project_id, environment, key, type, default_value, description, rule, salt, is_archived,
 			current_version, created_at, updated_at)

@@ -22,6 +22,7 @@ func (m *Module) add(ctx context.Context, origin commit.Origin, project access.P
 	var made *Stored
 	err := m.withFreeSlug(authored, func() error {
 		return m.store.InTx(ctx, origin, func(tx *commit.Tx) (err error) {
+			access.Keep(tx, project.ID)
 			made, err = m.put(ctx, tx, project, authored, nil)
 			return err
 		})
