@@ -82,8 +82,12 @@ func Deleted(w http.ResponseWriter) error {
 	return nil
 }
 
+// statusClientGone is nginx's word for a client that did not wait; the standard has none.
+const statusClientGone = 499
+
 // Error answers err: a problem in its own words, anything else as an internal fault
-// that only the log explains. The answer names the id that its headers carry.
+// that only the log explains. The answer names the id that its headers carry. A request
+// that failed because its client ended the connection, or its side of it, is no fault of ours.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problem.Error
 	if errors.As(err, &p) {
@@ -92,9 +96,10 @@ func Error(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if ctx := r.Context(); ctx.Err() != nil {
 		slog.DebugContext(ctx, "request ended by its client", "path", r.URL.Path)
-	} else {
-		slog.ErrorContext(ctx, "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		write(w, statusClientGone, []byte(`{"error":"client_closed_request"}`))
+		return
 	}
+	slog.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	write(w, http.StatusInternalServerError, problem.Internal(w.Header().Get(RequestIDHeader)))
 }
 
