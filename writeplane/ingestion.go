@@ -58,8 +58,8 @@ type heardSink struct {
 	database *postgres.Watch
 }
 
-// Store implements up.Sink. Whether what was stored as silence fell is committed, the
-// cursor knows.
+// Store implements up.Sink. When the database falls silent during a commit, the cursor
+// tells afterwards whether it took effect.
 func (s heardSink) Store(ctx context.Context, edge string, batches []up.Batch) (up.Outcome, error) {
 	ctx, release := s.database.Context(ctx)
 	defer release()

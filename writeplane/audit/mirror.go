@@ -108,8 +108,8 @@ func (m *Mirrorer) chain(ctx context.Context, organizationID string) (left bool,
 		if err != nil {
 			return fmt.Errorf("read the mirror's cursor: %w", err)
 		}
-		// Read before the entries: what is not there of those up to the head, retention
-		// has taken.
+		// The head is read before the entries: those up to it that are missing were taken
+		// by retention.
 		if err := tx.QueryRow(ctx, `SELECT seq, at FROM audit_chains WHERE organization_id = $1`, organizationID).Scan(&end.Seq, &end.At); err != nil {
 			return fmt.Errorf("read the chain's head: %w", err)
 		}

@@ -58,8 +58,8 @@ const forgetSQL = `
 DELETE FROM crash_events WHERE id = ANY (ARRAY(
 	SELECT id FROM crash_events WHERE received_at < $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 
-// Forget removes what is too old at a time, by the database's clock too, and tells how
-// many reports that were.
+// Forget removes the reports that are too old at the given time, and by the database's
+// clock as well. It returns how many it removed.
 func (r *Retention) Forget(ctx context.Context, now time.Time) (removed int64, err error) {
 	if r.days == 0 {
 		return 0, nil

@@ -188,8 +188,8 @@ func take(ctx context.Context, q postgres.Querier, limit int, term time.Duration
 		RETURNING id, project_id, environment, release, debug_ids, record, answers, wanted`, limit, term, roundBytes)
 }
 
-// renew keeps reports taken that still are, for term at the least. One that was asked for
-// again is not: it is free to be looked at once more.
+// renew keeps reports taken for at least another term. It leaves out those for which
+// another look was asked meanwhile: they are free to be taken for it.
 func renew(ctx context.Context, q postgres.Querier, ids []string, term time.Duration) error {
 	return exec(ctx, q, "keep crash reports taken", `
 		WITH locked AS (

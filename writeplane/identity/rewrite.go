@@ -42,9 +42,9 @@ const (
 
 // Worker rewrites the history of linked identifiers and removes what was erased.
 //
-// It goes partition by partition, in transactions of some rows. Each looks only for
-// rows that still carry an alias, so whoever starts again after a kill finds what is
-// left. An alias is done when no partition has a row of it but such as an erasure
+// It goes partition by partition, in transactions of some rows. Each looks only for rows
+// that still carry an alias, so whoever starts again after a kill finds what is left. An
+// alias is done when no partition has a row of it any more, except rows that an erasure
 // covers; none can come later, because receivers store resolved identifiers.
 type Worker struct {
 	pool    *pgxpool.Pool

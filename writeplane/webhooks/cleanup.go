@@ -50,8 +50,8 @@ DELETE FROM webhook_messages WHERE id IN (
 	WHERE m.id < $1 AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.message_id = m.id) LIMIT $2)`
 )
 
-// aheadSQL makes due what is due later than any schedule reaches, $2: it was queued, put
-// off or leased by a clock that has been set back since.
+// aheadSQL makes deliveries due at once that are due later than any schedule reaches
+// ($2): they were queued, put off or leased by a clock that has been set back since.
 const aheadSQL = `UPDATE webhook_deliveries SET next_attempt_at = $1, in_flight = false WHERE next_attempt_at > $2`
 
 // cleanup forgets old deliveries, what deleted subscriptions have left, and the messages
