@@ -137,12 +137,12 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.credit = min(c.credit-time.Since(begun)+earned, 2*c.limits.Time)
 		return n, err
 	case nextRequest:
-		// Asked at once after an answer, the system says that there is nothing yet, and
-		// has to be asked again when the poller knows better. On a busy core the next
-		// request is there when the others have had their turn: 1.3 reads a request
-		// instead of 2. An answer that had to wait is one of hundreds that waited for the
-		// disk and leave together: if they all stood in line again, whoever writes to the
-		// disk would stand behind them.
+		// A read right after an answer would find nothing yet, and would be repeated when
+		// the poller knows of more. On a busy core the next request is there when the
+		// other connections have had their turn: 1.3 reads a request instead of 2. Not so
+		// after an answer that had to wait: it is one of hundreds that waited for the
+		// disk and leave together, and if all of them let others go first, whoever writes
+		// to the disk would come last.
 		if c.wrote.Sub(c.asked) < quick {
 			runtime.Gosched()
 		}
