@@ -18,7 +18,7 @@ func (p *Plane) openCatch(config symbols.Config, crashDays int, leases *lease.St
 		return nil, nil, err
 	}
 	library := symbols.NewLibrary(module)
-	p.group.Add("symbol indexer", symbols.NewIndexer(module, crashes.Again).Run)
+	p.group.Add("symbol indexer", symbols.NewIndexer(module, crashes.LookAgain).Run)
 	p.group.Add("symbol cleaner", symbols.NewCleaner(module, leases.Acquire).Run)
 	p.group.Add("symbolication", crashes.NewWorker(p.db.App, library).Run)
 	p.group.Add("crash retention", crashes.NewRetention(p.db.Owner, crashDays).Run)

@@ -180,7 +180,7 @@ func TestReportsWhoseArtifactsCannotBeReadArePutOff(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan error)
-	go func() { ended <- symbols.NewIndexer(c.module, crashes.Again).Run(ctx) }()
+	go func() { ended <- symbols.NewIndexer(c.module, crashes.LookAgain).Run(ctx) }()
 	for indexed := 0; indexed == 0; {
 		if err := c.db.App.QueryRow(ctx, `SELECT count(index_path) FROM symbol_artifacts`).Scan(&indexed); err != nil {
 			t.Fatal(err)

@@ -58,7 +58,7 @@ func (c *catch) work(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{}, 2)
-	go func() { _ = symbols.NewIndexer(c.module, crashes.Again).Run(ctx); ended <- struct{}{} }()
+	go func() { _ = symbols.NewIndexer(c.module, crashes.LookAgain).Run(ctx); ended <- struct{}{} }()
 	go func() { _ = crashes.NewWorker(c.db.App, c.library).Run(ctx); ended <- struct{}{} }()
 	t.Cleanup(func() { cancel(); <-ended; <-ended })
 }

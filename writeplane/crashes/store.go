@@ -78,12 +78,13 @@ func Insert(ctx context.Context, tx pgx.Tx, rows []Row) (bad []BadRow, err error
 	return bad, nil
 }
 
-// Again asks for another look at the reports of the last 24 hours that an artifact
-// may serve: of its release, or with one of its debug ids. A report that is being
-// looked at right now is looked at once more (`wanted` rises), at once: whoever
-// finishes first, the look that knows the artifact is the last. Reports are locked in
-// the order of their ids, as finish does, or the two would wait for each other.
-func Again(ctx context.Context, tx pgx.Tx, a *symbols.Artifact) error {
+// LookAgain asks for another look at the reports of the last 24 hours that an artifact
+// may serve: those of its release, or with one of its debug ids. A report that somebody
+// is looking at right now may be taken at once for the other look (`wanted` rises);
+// whichever of the two finishes first, the answers of the one that knows the artifact
+// stay. Reports are locked in the order of their ids, as finish does, or the two would
+// wait for each other.
+func LookAgain(ctx context.Context, tx pgx.Tx, a *symbols.Artifact) error {
 	_, err := tx.Exec(ctx, `
 		WITH locked AS (
 			SELECT id FROM crash_events

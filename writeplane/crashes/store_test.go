@@ -114,7 +114,7 @@ func TestAnswersAndWishesForTheSameReportsDoNotLockEachOther(t *testing.T) {
 		ended := make(chan error, 2)
 		go func() {
 			ended <- postgres.InTx(t.Context(), d.db.App, func(tx pgx.Tx) error {
-				err := Again(t.Context(), tx, &symbols.Artifact{ProjectID: d.project, Environment: "live", Release: "1.0", DebugIDs: []string{}})
+				err := LookAgain(t.Context(), tx, &symbols.Artifact{ProjectID: d.project, Environment: "live", Release: "1.0", DebugIDs: []string{}})
 				return err
 			})
 		}()

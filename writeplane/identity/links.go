@@ -19,7 +19,7 @@ const (
 	Linked    Effect = "linked"    // the alias now belongs to the person
 	Unchanged Effect = "unchanged" // it already did
 	Equal     Effect = "equal"     // both ids are the same: nothing to link
-	Circle    Effect = "circle"    // the person is the alias's own: nothing is done, and it is no conflict
+	Circle    Effect = "circle"    // the person is already linked to the alias: nothing is done, and it is no conflict
 	Conflict  Effect = "conflict"  // the alias belongs to somebody else and stays there
 )
 
