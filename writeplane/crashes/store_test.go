@@ -177,7 +177,7 @@ func TestAReportStaysTakenUnlessItIsAskedForAgain(t *testing.T) {
 	if taken, err := take(t.Context(), d.db.App, atOnce, takeFor); err != nil || len(taken) != 2 {
 		t.Fatal(len(taken), err)
 	}
-	d.exec(`UPDATE crash_events SET taken_until = '-infinity' WHERE id = $1`, wanted) // as Again does
+	d.exec(`UPDATE crash_events SET taken_until = '-infinity' WHERE id = $1`, wanted) // as LookAgain does
 	if err := renew(t.Context(), d.db.App, []string{kept, wanted}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
