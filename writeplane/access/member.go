@@ -62,6 +62,19 @@ func scanMember(row pgx.CollectableRow) (m memberRow, err error) {
 	return m, err
 }
 
+// MemberCaller is what a member may do and see at this moment, for what goes on in the
+// member's name without a request; ok is false when the organization has no such member.
+func MemberCaller(ctx context.Context, q postgres.Querier, organizationID, memberID string) (c Caller, ok bool, err error) {
+	if !id.Valid(memberID) {
+		return Caller{}, false, nil
+	}
+	m, ok, err := postgres.One(ctx, q, "read member", scanMember, memberSQL+`organization_id = $1 AND id = $2`, organizationID, memberID)
+	if err != nil || !ok {
+		return Caller{}, false, err
+	}
+	return Caller{Subject: m.ID, Email: m.Email, OrganizationID: m.OrganizationID, Role: m.role(), MemberProjects: boundTo(m.role(), m.ProjectIDs)}, true, nil
+}
+
 // ErrExists is the 409 of a name that is taken.
 var ErrExists = problem.New(problem.Conflict, "already_exists")
 

@@ -266,11 +266,7 @@ func (m *Module) DeleteSchedule(w http.ResponseWriter, r *http.Request, c *acces
 		if err := reply.IfMatch(r, row.view()); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(r.Context(), `UPDATE audit_export_schedules SET deleted_at = now() WHERE id = $1`, row.ID); err != nil {
-			return fmt.Errorf("delete schedule: %w", err)
-		}
-		tx.Audit(row.entry("audit.export_schedule.deleted", row.view(), nil))
-		return nil
+		return row.end(r.Context(), tx, nil)
 	})
 	if err != nil {
 		return err

@@ -110,7 +110,14 @@ func (x *Exporter) startDue(ctx context.Context) error {
 }
 
 func (x *Exporter) start(ctx context.Context, tx *commit.Tx, s scheduleRow) error {
-	_, err := tx.Exec(ctx, `UPDATE audit_export_schedules SET next_at = $2 WHERE id = $1`, s.ID, periodEnd(s.Frequency, s.NextAt))
+	may, err := s.makerMay(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if !may {
+		return s.end(ctx, tx, map[string]any{"reason": "maker_lost_access"})
+	}
+	_, err = tx.Exec(ctx, `UPDATE audit_export_schedules SET next_at = $2 WHERE id = $1`, s.ID, periodEnd(s.Frequency, s.NextAt))
 	if err != nil {
 		return err
 	}
@@ -121,6 +128,24 @@ func (x *Exporter) start(ctx context.Context, tx *commit.Tx, s scheduleRow) erro
 		RequestedBy: s.CreatedBy, RequestedEmail: s.CreatedEmail, Delivery: &s.Delivery, CreatedAt: x.now().UTC()}
 	export.Filters.Since, export.Filters.Until = periodBefore(s.Frequency, s.NextAt), s.NextAt
 	return insertExport(ctx, tx, x.queue, export, &s.ID)
+}
+
+// makerMay reports whether whoever made the schedule may still read all that it exports: it
+// goes on in that member's name, as tokens do, and must not bring the log to people who left.
+func (s scheduleRow) makerMay(ctx context.Context, tx *commit.Tx) (bool, error) {
+	maker, ok, err := access.MemberCaller(ctx, tx, s.OrganizationID, s.CreatedBy)
+	return ok && maker.Role >= access.ProjectAdmin && covers(maker, s.Filters), err
+}
+
+// end deletes the schedule. metadata may be nil.
+func (s scheduleRow) end(ctx context.Context, tx *commit.Tx, metadata map[string]any) error {
+	if _, err := tx.Exec(ctx, `UPDATE audit_export_schedules SET deleted_at = now() WHERE id = $1`, s.ID); err != nil {
+		return fmt.Errorf("delete schedule: %w", err)
+	}
+	entry := s.entry("audit.export_schedule.deleted", s.view(), nil)
+	entry.Metadata = metadata
+	tx.Audit(entry)
+	return nil
 }
 
 // canSchedule reports whether a tier includes a kind of delivery (specification: Growth

@@ -32,21 +32,74 @@ func TestSchedulesExportThePeriodThatEnded(t *testing.T) {
 	}
 }
 
+// member is a new member of the organization.
+func (tr *trail) member(t *testing.T, role string, projects ...string) (memberID string) {
+	t.Helper()
+	memberID = id.New()
+	dbtest.Exec(t, tr.db.App, `INSERT INTO members (id, organization_id, email, role, project_ids, created_at, updated_at)
+		VALUES ($1, $2, $1::uuid::text || '@example.com', $3, coalesce($4::uuid[], '{}'), now(), now())`, memberID, tr.organization, role, projects)
+	return memberID
+}
+
+// schedule is a new daily schedule of a member's.
+func (tr *trail) schedule(t *testing.T, maker string, f filters, next time.Time) (scheduleID string) {
+	t.Helper()
+	scheduleID = id.New()
+	dbtest.Exec(t, tr.db.App, `
+		INSERT INTO audit_export_schedules (id, organization_id, filters, frequency, delivery, created_by, created_at, next_at)
+		VALUES ($1, $2, $3, 'daily', $4, $5, now(), $6)`, scheduleID, tr.organization, f, delivery{Type: "presigned_url"}, maker, next)
+	return scheduleID
+}
+
+func TestASchedulesMakerMustStillBeAllowedToReadIt(t *testing.T) {
+	t.Parallel()
+	tr := newTrail(t, "growth")
+	p := newPress(t, tr, nil)
+	clock := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	p.exporter.now = func() time.Time { return clock }
+	whole, one := filters{}, filters{Projects: []string{tr.project}, ProjectID: &tr.project}
+	for name, c := range map[string]struct {
+		filters filters
+		maker   func() string
+		ends    bool
+	}{
+		"an admin of the organization": {whole, func() string { return tr.member(t, "org_admin") }, false},
+		"an admin of the project":      {one, func() string { return tr.member(t, "project_admin", tr.project) }, false},
+		"one who was removed": {one, func() string {
+			maker := tr.member(t, "owner")
+			dbtest.Exec(t, tr.db.App, `UPDATE members SET removed_at = now() WHERE id = $1`, maker)
+			return maker
+		}, true},
+		"one who is an editor now":             {one, func() string { return tr.member(t, "editor", tr.project) }, true},
+		"one who has another project now":      {one, func() string { return tr.member(t, "project_admin", id.New()) }, true},
+		"one who has but a project now":        {whole, func() string { return tr.member(t, "project_admin", tr.project) }, true},
+		"a member of another organization":     {one, func() string { return tr.another(t, "growth").member(t, "owner") }, true},
+		"somebody of whom nothing is known":    {one, func() string { return id.New() }, true},
+		"one whose name is no member's at all": {one, func() string { return "system:x" }, true},
+	} {
+		schedule := tr.schedule(t, c.maker(), c.filters, clock.Add(-time.Hour))
+		for range 2 {
+			if err := p.exporter.startDue(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exports := dbtest.One[int](t, tr.db.App, `SELECT count(*) FROM audit_exports WHERE schedule_id = $1`, schedule)
+		entries := dbtest.One[int](t, tr.db.App, `SELECT count(*) FROM audit_entries WHERE resource_id = $1 AND actor_id = 'system:export-schedule'
+			AND action = 'audit.export_schedule.deleted' AND metadata->>'reason' = 'maker_lost_access' AND before->>'id' = $1::text`, schedule)
+		lives := dbtest.One[int](t, tr.db.App, `SELECT count(*) FROM audit_export_schedules WHERE id = $1 AND deleted_at IS NULL`, schedule)
+		if want := map[bool][3]int{false: {1, 0, 1}, true: {0, 1, 0}}[c.ends]; [3]int{exports, entries, lives} != want {
+			t.Errorf("of %s: exports, entries and schedules %v, want %v", name, [3]int{exports, entries, lives}, want)
+		}
+	}
+}
+
 func TestEachMissedPeriodIsExportedOnce(t *testing.T) {
 	t.Parallel()
 	tr := newTrail(t, "growth")
 	p := newPress(t, tr, nil)
 	clock := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 	p.exporter.now = func() time.Time { return clock }
-	insert := func(kind string, next time.Time) {
-		_, err := tr.db.App.Exec(t.Context(), `
-			INSERT INTO audit_export_schedules (id, organization_id, filters, frequency, delivery, created_by, created_at, next_at)
-			VALUES ($1, $2, $3, 'daily', $4, 'user-1', now(), $5)`, id.New(), tr.organization, filters{}, delivery{Type: kind}, next)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	insert("presigned_url", time.Date(2026, 3, 8, 0, 0, 0, 0, time.UTC)) // nobody ran for two days
+	tr.schedule(t, tr.member(t, "org_admin"), filters{}, time.Date(2026, 3, 8, 0, 0, 0, 0, time.UTC)) // nobody ran for two days
 	for range 2 {
 		if err := p.exporter.startDue(t.Context()); err != nil {
 			t.Fatal(err)
