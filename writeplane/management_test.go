@@ -297,8 +297,14 @@ func TestKeyIsShownOnceRotatedWithGraceAndRevoked(t *testing.T) {
 			t.Error("a secret is in the audit log")
 		}
 	}
+}
+
+func TestGraceOfARotationIsChecked(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	path := "/api/v1/api-keys/" + m.founding.Keys["test"].ID + "/rotate"
 	for _, body := range []string{`{"grace_period_seconds":-1}`, `{"grace_period_seconds":99999999999}`, `{"grace_period_seconds":"1"}`, `{"grace":1}`} {
-		if got, decoded := m.as(t, "admin", "POST", path+"/rotate", body); got.status != 400 || decoded["error"] != "invalid_body" {
+		if got, decoded := m.as(t, "admin", "POST", path, body); got.status != 400 || decoded["error"] != "invalid_body" {
 			t.Errorf("%s: %d %s", body, got.status, got.body)
 		}
 	}

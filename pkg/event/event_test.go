@@ -66,83 +66,86 @@ func single(kind Kind, body string) (string, error) {
 	return strings.Join(r.ops, "\n"), err
 }
 
+// payloads are single bodies of each kind, and what is read of them.
+var payloads = []struct {
+	kind       Kind
+	body, want string
+	err        error
+}{
+	{Track, `{"event_name":"a","distinct_id":"u1"}`, `0 event=a id=u1`, nil},
+	{Track, ` { "event_name" : "a" , "distinct_id" : "u1" , "properties" : { "n" : 1e999 } } `, `0 event=a id=u1 p={ "n" : 1e999 }`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","properties":null,"anon_id":null,"timestamp":null,"insert_id":null}`, `0 event=a id=u1`, nil},
+	{Track, `{"event_name":"a","event_name":"b","distinct_id":7,"distinct_id":"u1"}`, `0 event=b id=u1`, nil},
+	{Track, `{"e\u0076ent_name":"\u00e9\ud83d\ude00\n","distinct_id":"u1","x":[{}]}`, "0 event=é😀\n id=u1", nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","anon_id":"","lib_version":"1.0","insert_id":"i","default_properties":{"$os":"x"}}`,
+		`0 event=a id=u1 anon= insert=i lib=1.0 d={"$os":"x"}`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06.789+02:00"}`, `0 event=a id=u1 at=2025-02-03T02:05:06.789Z`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06.789Z"}`, `0 event=a id=u1 at=2025-02-03T04:05:06.789Z`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06Z"}`, `0 event=a id=u1 at=2025-02-03T04:05:06Z`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2026-01-03T03:04:05.678Z"}`, `0 event=a id=u1 at=2026-01-03T03:04:05.678Z`, nil}, // 24 h ahead
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2026-01-03T03:04:05.679Z"}`, `0 event=a id=u1`, nil},                             // more: receipt
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0001-01-01T00:00:00Z"}`, `0 event=a id=u1 at=0001-01-01T00:00:00.000001Z`, nil},  // not no time at all
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0000-12-31T23:59:59Z"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0001-01-01T00:00:00+14:00"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-30T04:05:06Z"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":1735689600}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","timestamp":""}`, ``, ErrTrack},
+	{Track, `{"event_name":"","distinct_id":"u1"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":""}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":null}`, ``, ErrTrack},
+	{Track, `{"event_name":null,"distinct_id":"u1"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a"}`, ``, ErrTrack},
+	{Track, `{"distinct_id":"u1"}`, ``, ErrTrack},
+	{Track, `{}`, ``, ErrTrack},
+	{Track, `{"event_name":"` + strings.Repeat("é", 200) + `","distinct_id":"u1"}`, `0 event=` + strings.Repeat("é", 200) + ` id=u1`, nil},
+	{Track, `{"event_name":"` + strings.Repeat("é", 201) + `","distinct_id":"u1"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","insert_id":"` + strings.Repeat("é", 64) + `"}`, `0 event=a id=u1 insert=` + strings.Repeat("é", 64), nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","insert_id":"` + strings.Repeat("i", 65) + `"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","insert_id":""}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","properties":[]}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","properties":"{}"}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","default_properties":1}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","anon_id":1}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","lib_version":{}}`, ``, ErrTrack},
+	{Track, `{"event_name":"a","distinct_id":"u1","properties":{"a":"x\u0000"}}`,
+		`0 event=a id=u1 p={"a":"x\u0000"} unstorable=1 payload={"event_name":"a","distinct_id":"u1","properties":{"a":"x\u0000"}}`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","properties":{"\ud800":1}}`,
+		`0 event=a id=u1 p={"\ud800":1} unstorable=2 payload={"event_name":"a","distinct_id":"u1","properties":{"\ud800":1}}`, nil},
+	{Track, `{"event_name":"a\udc00","distinct_id":"u1"}`, "0 event=a\uFFFD id=u1 unstorable=2 payload=" + `{"event_name":"a\udc00","distinct_id":"u1"}`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","unknown":"\u0000","properties":{"a":"\u0000"},"properties":{}}`, `0 event=a id=u1 p={}`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u1","properties":{"a":"\\u0000 \\ud800"}}`, `0 event=a id=u1 p={"a":"\\u0000 \\ud800"}`, nil},
+	{Track, `{"event_name":"a","distinct_id":"u\u0000"}`, ``, nil}, // garbage
+	{Track, `{"event_name":"a","distinct_id":"\ud800abc"}`, ``, nil},
+	{Track, `{"event_name":"a","distinct_id":"null"}`, ``, nil},
+	{Track, `{"event_name":7,"distinct_id":"null"}`, ``, ErrTrack}, // shape before garbage
+	{Track, `[]`, ``, ErrBody},
+	{Track, `"a"`, ``, ErrBody},
+	{Track, `null`, ``, ErrBody},
+	{Track, ``, ``, ErrBody},
+	{Track, ` `, ``, ErrBody},
+	{Track, `{"event_name":"a","distinct_id":"u1"} x`, ``, ErrBody},
+	{Track, `{"event_name":"a","distinct_id":"u1"}{}`, ``, ErrBody},
+	{Track, "\ufeff" + `{"event_name":"a","distinct_id":"u1"}`, ``, ErrBody},
+	{Track, "{\"event_name\":\"a\xff\",\"distinct_id\":\"u1\"}", ``, ErrBody},
+	{Track, "{\"event_name\":\"\xed\xa0\x80\",\"distinct_id\":\"u1\"}", ``, ErrBody},
+	{People, `{"distinct_id":"u1"}`, `1 id=u1`, nil},
+	{People, `{"distinct_id":"u1","properties":{"a":null,"$set_once":{"b":1}},"timestamp":5}`, `1 id=u1 p={"a":null,"$set_once":{"b":1}}`, nil},
+	{People, `{"distinct_id":"u1","properties":{"a":"\u0000"}}`, `1 id=u1 p={"a":"\u0000"} unstorable=1 payload={"distinct_id":"u1","properties":{"a":"\u0000"}}`, nil},
+	{People, `{"properties":{}}`, ``, ErrPeople},
+	{People, `{"distinct_id":"u1","properties":1}`, ``, ErrPeople},
+	{Alias, `{"alias_id":"a1","distinct_id":"u1"}`, `2 id=u1 alias=a1`, nil},
+	{Alias, `{"alias_id":"a1","distinct_id":"u1","timestamp":"2025-02-03T04:05:06.7Z"}`, `2 id=u1 alias=a1 at=2025-02-03T04:05:06.7Z`, nil},
+	{Alias, `{"alias_id":"a1","distinct_id":"u1","timestamp":"soon"}`, ``, ErrAlias},
+	{Alias, `{"alias_id":"","distinct_id":"u1"}`, ``, ErrAlias},
+	{Alias, `{"alias_id":"a1"}`, ``, ErrAlias},
+	{Alias, `{"alias_id":"","distinct_id":"null"}`, ``, ErrAlias},
+	{Alias, `{"alias_id":"null","distinct_id":"u1"}`, ``, nil},
+	{Alias, `{"alias_id":"a1","distinct_id":"0"}`, ``, nil},
+}
+
 func TestSinglePayloadIsAcceptedOnlyInItsShape(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		kind       Kind
-		body, want string
-		err        error
-	}{
-		{Track, `{"event_name":"a","distinct_id":"u1"}`, `0 event=a id=u1`, nil},
-		{Track, ` { "event_name" : "a" , "distinct_id" : "u1" , "properties" : { "n" : 1e999 } } `, `0 event=a id=u1 p={ "n" : 1e999 }`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","properties":null,"anon_id":null,"timestamp":null,"insert_id":null}`, `0 event=a id=u1`, nil},
-		{Track, `{"event_name":"a","event_name":"b","distinct_id":7,"distinct_id":"u1"}`, `0 event=b id=u1`, nil},
-		{Track, `{"e\u0076ent_name":"\u00e9\ud83d\ude00\n","distinct_id":"u1","x":[{}]}`, "0 event=é😀\n id=u1", nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","anon_id":"","lib_version":"1.0","insert_id":"i","default_properties":{"$os":"x"}}`,
-			`0 event=a id=u1 anon= insert=i lib=1.0 d={"$os":"x"}`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06.789+02:00"}`, `0 event=a id=u1 at=2025-02-03T02:05:06.789Z`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06.789Z"}`, `0 event=a id=u1 at=2025-02-03T04:05:06.789Z`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-03T04:05:06Z"}`, `0 event=a id=u1 at=2025-02-03T04:05:06Z`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2026-01-03T03:04:05.678Z"}`, `0 event=a id=u1 at=2026-01-03T03:04:05.678Z`, nil}, // 24 h ahead
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2026-01-03T03:04:05.679Z"}`, `0 event=a id=u1`, nil},                             // more: receipt
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0001-01-01T00:00:00Z"}`, `0 event=a id=u1 at=0001-01-01T00:00:00.000001Z`, nil},  // not no time at all
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0000-12-31T23:59:59Z"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"0001-01-01T00:00:00+14:00"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":"2025-02-30T04:05:06Z"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":1735689600}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","timestamp":""}`, ``, ErrTrack},
-		{Track, `{"event_name":"","distinct_id":"u1"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":""}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":null}`, ``, ErrTrack},
-		{Track, `{"event_name":null,"distinct_id":"u1"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a"}`, ``, ErrTrack},
-		{Track, `{"distinct_id":"u1"}`, ``, ErrTrack},
-		{Track, `{}`, ``, ErrTrack},
-		{Track, `{"event_name":"` + strings.Repeat("é", 200) + `","distinct_id":"u1"}`, `0 event=` + strings.Repeat("é", 200) + ` id=u1`, nil},
-		{Track, `{"event_name":"` + strings.Repeat("é", 201) + `","distinct_id":"u1"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","insert_id":"` + strings.Repeat("é", 64) + `"}`, `0 event=a id=u1 insert=` + strings.Repeat("é", 64), nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","insert_id":"` + strings.Repeat("i", 65) + `"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","insert_id":""}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","properties":[]}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","properties":"{}"}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","default_properties":1}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","anon_id":1}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","lib_version":{}}`, ``, ErrTrack},
-		{Track, `{"event_name":"a","distinct_id":"u1","properties":{"a":"x\u0000"}}`,
-			`0 event=a id=u1 p={"a":"x\u0000"} unstorable=1 payload={"event_name":"a","distinct_id":"u1","properties":{"a":"x\u0000"}}`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","properties":{"\ud800":1}}`,
-			`0 event=a id=u1 p={"\ud800":1} unstorable=2 payload={"event_name":"a","distinct_id":"u1","properties":{"\ud800":1}}`, nil},
-		{Track, `{"event_name":"a\udc00","distinct_id":"u1"}`, "0 event=a\uFFFD id=u1 unstorable=2 payload=" + `{"event_name":"a\udc00","distinct_id":"u1"}`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","unknown":"\u0000","properties":{"a":"\u0000"},"properties":{}}`, `0 event=a id=u1 p={}`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u1","properties":{"a":"\\u0000 \\ud800"}}`, `0 event=a id=u1 p={"a":"\\u0000 \\ud800"}`, nil},
-		{Track, `{"event_name":"a","distinct_id":"u\u0000"}`, ``, nil}, // garbage
-		{Track, `{"event_name":"a","distinct_id":"\ud800abc"}`, ``, nil},
-		{Track, `{"event_name":"a","distinct_id":"null"}`, ``, nil},
-		{Track, `{"event_name":7,"distinct_id":"null"}`, ``, ErrTrack}, // shape before garbage
-		{Track, `[]`, ``, ErrBody},
-		{Track, `"a"`, ``, ErrBody},
-		{Track, `null`, ``, ErrBody},
-		{Track, ``, ``, ErrBody},
-		{Track, ` `, ``, ErrBody},
-		{Track, `{"event_name":"a","distinct_id":"u1"} x`, ``, ErrBody},
-		{Track, `{"event_name":"a","distinct_id":"u1"}{}`, ``, ErrBody},
-		{Track, "\ufeff" + `{"event_name":"a","distinct_id":"u1"}`, ``, ErrBody},
-		{Track, "{\"event_name\":\"a\xff\",\"distinct_id\":\"u1\"}", ``, ErrBody},
-		{Track, "{\"event_name\":\"\xed\xa0\x80\",\"distinct_id\":\"u1\"}", ``, ErrBody},
-		{People, `{"distinct_id":"u1"}`, `1 id=u1`, nil},
-		{People, `{"distinct_id":"u1","properties":{"a":null,"$set_once":{"b":1}},"timestamp":5}`, `1 id=u1 p={"a":null,"$set_once":{"b":1}}`, nil},
-		{People, `{"distinct_id":"u1","properties":{"a":"\u0000"}}`, `1 id=u1 p={"a":"\u0000"} unstorable=1 payload={"distinct_id":"u1","properties":{"a":"\u0000"}}`, nil},
-		{People, `{"properties":{}}`, ``, ErrPeople},
-		{People, `{"distinct_id":"u1","properties":1}`, ``, ErrPeople},
-		{Alias, `{"alias_id":"a1","distinct_id":"u1"}`, `2 id=u1 alias=a1`, nil},
-		{Alias, `{"alias_id":"a1","distinct_id":"u1","timestamp":"2025-02-03T04:05:06.7Z"}`, `2 id=u1 alias=a1 at=2025-02-03T04:05:06.7Z`, nil},
-		{Alias, `{"alias_id":"a1","distinct_id":"u1","timestamp":"soon"}`, ``, ErrAlias},
-		{Alias, `{"alias_id":"","distinct_id":"u1"}`, ``, ErrAlias},
-		{Alias, `{"alias_id":"a1"}`, ``, ErrAlias},
-		{Alias, `{"alias_id":"","distinct_id":"null"}`, ``, ErrAlias},
-		{Alias, `{"alias_id":"null","distinct_id":"u1"}`, ``, nil},
-		{Alias, `{"alias_id":"a1","distinct_id":"0"}`, ``, nil},
-	} {
+	for _, c := range payloads {
 		got, err := single(c.kind, c.body)
 		if got != c.want || !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
 			t.Errorf("%.200s\n got %q, %v\nwant %q, %v", c.body, got, err, c.want, c.err)

@@ -19,9 +19,8 @@ func authored(t testing.TB, raw string) *Authored {
 	return &a
 }
 
-func TestCheckFindsEveryProblemWithItsPath(t *testing.T) {
-	t.Parallel()
-	a := authored(t, `{
+// faulty is a survey in which nearly everything is wrong.
+const faulty = `{
 		"name":" ","kind":"quiz","slug":"No Spaces","display_cooldown_seconds":-1,"display_delay_ms":-5,
 		"questions":[
 			{"id":"a b","kind":"text","prompt":"","order_index":1},
@@ -41,7 +40,11 @@ func TestCheckFindsEveryProblemWithItsPath(t *testing.T) {
 			{"from_question_id":"q6","predicate":"answered","to_question_id":"q6"},
 			{"from_question_id":"q6","predicate":"answered","to_question_id":"q8"}],
 		"theme":{"primary_color":"red"},
-		"translations":{"d":{},"de":{"survey.name":"Name"},"pt-BR":{"":"x"}}}`)
+		"translations":{"d":{},"de":{"survey.name":"Name"},"pt-BR":{"":"x"}}}`
+
+func TestCheckFindsEveryProblemWithItsPath(t *testing.T) {
+	t.Parallel()
+	a := authored(t, faulty)
 	want := []Problem{
 		{"name", "empty"},
 		{"kind", "unknown_kind"},

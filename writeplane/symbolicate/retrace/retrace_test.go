@@ -50,10 +50,9 @@ func trace(table *Table, thrown string, frames ...string) string {
 	return strings.Join(out, "\n")
 }
 
-func TestFramesAreRetraced(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ name, mapping, frames, want string }{
-		{"inlining opens into a chain, innermost first", `
+// retraced are mappings, obfuscated frames, and what these turn into.
+var retraced = []struct{ name, mapping, frames, want string }{
+	{"inlining opens into a chain, innermost first", `
 shop.Main -> a:
     1:1:void main(java.lang.String[]):101:101 -> a
     2:4:void parse(java.lang.String):94:96 -> a
@@ -64,11 +63,11 @@ shop.Main -> a:
 `, "a.a:1 a.a:3 a.a:7", `shop.Main.main(Main.java:101)
 shop.Main.parse(Main.java:95) < shop.Main.main(Main.java:102)
 shop.Cart.add(Cart.java:81) < shop.Main.fill(Main.java:88) < shop.Main.main(Main.java:102)`},
-		{"an unknown class is not found, an unknown method gives the class alone", `
+	{"an unknown class is not found, an unknown method gives the class alone", `
 shop.Main -> a:
     1:1:void main():5:5 -> a
 `, "b.a:1 a.zz:1 a.a:9", "-\nshop.Main.(Main.java:0)\nshop.Main.(Main.java:0)"},
-		{"without a line the method is known, its line is not", `
+	{"without a line the method is known, its line is not", `
 shop.Main -> a:
     1:1:void run():122:122 -> a
     2:2:void run():124:124 -> a
@@ -84,25 +83,25 @@ shop.Main.one(Main.java:42)
 shop.Main.many(Main.java:0)
 shop.Main.kept(Main.java:9)
 shop.Main.zero(Main.java:0)`},
-		{"a range of zero stands for frames without lines", `
+	{"a range of zero stands for frames without lines", `
 shop.Main -> a:
     0:0:void inner(java.lang.String):42:42 -> a
     0:0:void main(java.lang.String[]):28 -> a
     1:1:void main(java.lang.String[]):153 -> a
 `, "a.a a.a:1", "shop.Main.inner(Main.java:42) < shop.Main.main(Main.java:28)\nshop.Main.main(Main.java:153)"},
-		{"overloads at one line keep the name and lose the line", `
+	{"overloads at one line keep the name and lose the line", `
 shop.Main -> a:
     1:1:void load():7:7 -> load
     1:1:void load(java.lang.String):13:13 -> load
     1:1:void load(int):15:15 -> load
 `, "a.load:1", "shop.Main.load(Main.java:0)"},
-		{"a method with lines is preferred to one without", `
+	{"a method with lines is preferred to one without", `
 shop.List -> a:
     java.util.List select(java.util.List) -> a
     3:3:void sync():425:425 -> a
     void cancel(java.lang.String[]) -> a
 `, "a.a:3 a.a:4", "shop.List.sync(List.java:425)\nshop.List.select(List.java:4)"},
-		{"two chains of one method at one line keep the first", `
+	{"two chains of one method at one line keep the first", `
 shop.Main -> a:
     10:10:void lib.In.one(int):10:10 -> z
     10:10:void foo(int):10 -> z
@@ -110,18 +109,18 @@ shop.Main -> a:
     10:10:void lib.In.two(int,int):20:20 -> z
     10:10:void bar(int,int):42 -> z
 `, "a.z:10 a.z:12", "lib.In.one(In.java:10) < shop.Main.foo(Main.java:10)\nshop.Main.foo(Main.java:12)"},
-		{"many lines may map to one", `
+	{"many lines may map to one", `
 shop.Main -> a:
     1:10:void quux():27:27 -> a
     11:15:void quux():42 -> a
     20:29:void wide():5:7 -> b
 `, "a.a:8 a.a:13 a.b:29", "shop.Main.quux(Main.java:27)\nshop.Main.quux(Main.java:42)\nshop.Main.wide(Main.java:7)"},
-		{"a range that runs backwards says nothing", `
+	{"a range that runs backwards says nothing", `
 shop.Main -> a:
     5:3:void main(java.lang.String[]) -> main
     2:5:void other(java.lang.String[]):5:2 -> other
 `, "a.main:3 a.other:3", "shop.Main.main(Main.java:3)\nshop.Main.other(Main.java:3)"},
-		{"source files are said or inferred", `
+	{"source files are said or inferred", `
 shop.Main -> a:
 # {"id":"sourceFile","fileName":"Start.kt"}
     2:2:void lib.Baz$Quux.inlinee():42:42 -> a
@@ -139,7 +138,7 @@ shop.UtilKt.help(Util.kt:3)
 shop.Outer$Inner.go(Outer.java:3)
 shop.ComposableSingletons$ScreenKt.lambda_1(Screen.kt:42)
 shop.Main.main(Start.kt:9)`},
-		{"what the compiler made is removed, alone or from a chain", `
+	{"what the compiler made is removed, alone or from a chain", `
 # {"id":"com.android.tools.r8.mapping","version":"2.2"}
 shop.Foo -> a:
     5:5:void lambda$main$0():225 -> a
@@ -167,7 +166,7 @@ shop.Foo.lambda$main$2(Foo.java:228)
 synthesized
 shop.Foo.real(Foo.java:9)
 shop.Field.stays(Field.java:7)`},
-		{"an outline hands its position to its call site", `
+	{"an outline hands its position to its call site", `
 shop.Out -> o:
     1:2:int outline():0 -> a
 # {"id":"com.android.tools.r8.outline"}
@@ -182,11 +181,15 @@ lib.Near.caller(Near.java:98) < shop.Some.caller(Some.java:24)
 synthesized
 shop.Some.caller(Some.java:100)
 shop.Some.caller(Some.java:0)`},
-		{"a class written in parts is one class", "shop.Main -> a:\n    1:1:void one():3:3 -> a\nshop.B -> b:\nshop.Main -> a:\n    1:1:void two():4:4 -> b\n",
-			"a.a:1 a.b:1", "shop.Main.one(Main.java:3)\nshop.Main.two(Main.java:4)"},
-		{"qualified arguments, arrays and Windows line ends are read", "shop.Main -> a:\r\n    1:1:java.util.Map$Entry[] shop.Main.get(java.lang.String[],int[][]):3:3 -> a\r\n",
-			"a.a:1", "shop.Main.get(Main.java:3)"},
-	} {
+	{"a class written in parts is one class", "shop.Main -> a:\n    1:1:void one():3:3 -> a\nshop.B -> b:\nshop.Main -> a:\n    1:1:void two():4:4 -> b\n",
+		"a.a:1 a.b:1", "shop.Main.one(Main.java:3)\nshop.Main.two(Main.java:4)"},
+	{"qualified arguments, arrays and Windows line ends are read", "shop.Main -> a:\r\n    1:1:java.util.Map$Entry[] shop.Main.get(java.lang.String[],int[][]):3:3 -> a\r\n",
+		"a.a:1", "shop.Main.get(Main.java:3)"},
+}
+
+func TestFramesAreRetraced(t *testing.T) {
+	t.Parallel()
+	for _, c := range retraced {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			table := open(t, c.mapping)
