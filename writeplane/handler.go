@@ -34,6 +34,11 @@ type HandlerConfig struct {
 	// AdmittedFor is how long a caller whose body is still on its way counts as admitted
 	// before it is asked again who that is; 0 means a second.
 	AdmittedFor time.Duration
+	// LongCalls is how many calls of Long routes may be at work at once, and half as many of
+	// one organization; 0 means 8. Each may keep a connection to the database for long.
+	LongCalls int
+	// LongPatience is how long such a call waits for its turn before it is refused; 0 means 10 s.
+	LongPatience time.Duration
 	// Observe, when set, hears of every answer: the route's path ("" for an unknown
 	// one), its method, the status and how long it took.
 	Observe func(method, path string, status int, took time.Duration)
@@ -52,6 +57,7 @@ type handler struct {
 	config HandlerConfig
 	access *access.Store
 	mux    *http.ServeMux
+	long   *longCalls
 }
 
 // NewHandler serves the routes. Unknown paths are 404, known paths with another
@@ -60,7 +66,13 @@ func NewHandler(config HandlerConfig, store *access.Store, routes []Route) http.
 	if config.AdmittedFor == 0 {
 		config.AdmittedFor = time.Second
 	}
-	h := &handler{config: config, access: store, mux: http.NewServeMux()}
+	if config.LongCalls == 0 {
+		config.LongCalls = 8
+	}
+	if config.LongPatience == 0 {
+		config.LongPatience = 10 * time.Second
+	}
+	h := &handler{config: config, access: store, mux: http.NewServeMux(), long: newLongCalls(config.LongCalls, config.LongPatience)}
 	byPath := map[string]map[string]Route{}
 	for _, route := range routes {
 		if byPath[route.Path] == nil {
@@ -198,10 +210,37 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, route Route) err
 		// One byte more than the limit shows the reader that there is more.
 		r.Body = http.MaxBytesReader(w, r.Body, limit+1)
 	}
-	if route.Needs == Public || r.ContentLength == 0 {
+	return h.handle(w, r, route, call)
+}
+
+// handle lets the route's handler work. A call that may take long needs a place first; one
+// with a body, when all of that is there: the route reads it to its end before all else.
+func (h *handler) handle(w http.ResponseWriter, r *http.Request, route Route, call *access.Call) error {
+	leave, admitted := func() {}, time.Now()
+	defer func() { leave() }()
+	enter := func() error {
+		if !route.Long {
+			return nil
+		}
+		left, err := h.long.enter(r.Context(), call.Caller.OrganizationID)
+		if err == nil {
+			leave = left
+		}
+		return err
+	}
+	if route.Needs == Public || r.ContentLength == 0 || route.Method == http.MethodGet || route.Method == http.MethodDelete {
+		if err := enter(); err != nil {
+			return err
+		}
+		if route.Long && time.Since(admitted) >= h.config.AdmittedFor {
+			if err := h.admitAgain(r, route, call); err != nil {
+				return err
+			}
+		}
 		return route.Handle(w, r, call)
 	}
-	body := &heldBody{ReadCloser: r.Body, lasts: h.config.AdmittedFor, since: time.Now(), again: func() error { return h.admitAgain(r, route, call) }}
+	body := &heldBody{ReadCloser: r.Body, lasts: h.config.AdmittedFor, since: admitted, whole: enter,
+		again: func() error { return h.admitAgain(r, route, call) }}
 	r.Body = body
 	err := route.Handle(w, r, call)
 	if err != nil && body.refused != nil {

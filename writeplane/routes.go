@@ -32,6 +32,9 @@ type Route struct {
 	// MaxBody is the largest body in bytes; 0 means jsonbody.Limit, negative means
 	// that the handler sets its own bound.
 	MaxBody int64
+	// Long marks what may keep a connection to the database for long: the work grows with what
+	// is stored or sent, and is no mutation that others wait for. See longCalls.
+	Long bool
 }
 
 // Permission is who may call a route. Roles order as access.Role does.
@@ -159,10 +162,10 @@ func accessRoutes(a *access.Module) []Route {
 
 func auditRoutes(m *audit.Module) []Route {
 	return []Route{
-		{Method: "GET", Path: "/api/v1/audit", Needs: ProjectAdmin, Family: Audit, Handle: m.List},
+		{Method: "GET", Path: "/api/v1/audit", Needs: ProjectAdmin, Family: Audit, Handle: m.List, Long: true},
 		{Method: "GET", Path: "/api/v1/audit/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.Get},
-		{Method: "GET", Path: "/api/v1/audit/verify", Needs: OrgAdmin, Family: Audit, Handle: m.Verify},
-		{Method: "GET", Path: "/api/v1/projects/{id}/audit", Needs: Viewer, Family: Audit, Handle: m.ListProject},
+		{Method: "GET", Path: "/api/v1/audit/verify", Needs: OrgAdmin, Family: Audit, Handle: m.Verify, Long: true},
+		{Method: "GET", Path: "/api/v1/projects/{id}/audit", Needs: Viewer, Family: Audit, Handle: m.ListProject, Long: true},
 		{Method: "POST", Path: "/api/v1/audit/exports", Needs: ProjectAdmin, Family: Audit, Handle: m.CreateExport},
 		{Method: "GET", Path: "/api/v1/audit/exports/{id}", Needs: ProjectAdmin, Family: Audit, Handle: m.GetExport},
 		{Method: "GET", Path: "/api/v1/audit/export-schedules", Needs: ProjectAdmin, Family: Audit, Handle: m.ListSchedules},
@@ -213,7 +216,7 @@ func symbolsRoutes(m *symbols.Module) []Route {
 
 func crashesRoutes(m *crashes.Module) []Route {
 	return []Route{
-		{Method: "GET", Path: "/api/v1/catch/events", Needs: Viewer, Family: Symbols, Handle: m.List},
+		{Method: "GET", Path: "/api/v1/catch/events", Needs: Viewer, Family: Symbols, Handle: m.List, Long: true},
 		{Method: "GET", Path: "/api/v1/catch/events/{id}", Needs: Viewer, Family: Symbols, Handle: m.Get},
 	}
 }
@@ -243,11 +246,11 @@ func remoteConfigRoutes(m *remoteconfig.Module) []Route {
 func cohortsRoutes(m *cohorts.Module) []Route {
 	return []Route{
 		{Method: "GET", Path: "/api/v1/cohorts", Needs: Viewer, Handle: m.List},
-		{Method: "POST", Path: "/api/v1/cohorts", Needs: Editor, Handle: m.Create, MaxBody: -1},
-		{Method: "GET", Path: "/api/v1/cohorts/{name}", Needs: Viewer, Handle: m.Get},
-		{Method: "PATCH", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Patch, MaxBody: -1},
-		{Method: "DELETE", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Delete},
-		{Method: "POST", Path: "/api/v1/cohorts/{name}/members", Needs: Editor, Handle: m.Members, MaxBody: -1},
+		{Method: "POST", Path: "/api/v1/cohorts", Needs: Editor, Handle: m.Create, MaxBody: -1, Long: true},
+		{Method: "GET", Path: "/api/v1/cohorts/{name}", Needs: Viewer, Handle: m.Get, Long: true},
+		{Method: "PATCH", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Patch, MaxBody: -1, Long: true},
+		{Method: "DELETE", Path: "/api/v1/cohorts/{name}", Needs: Editor, Handle: m.Delete, Long: true},
+		{Method: "POST", Path: "/api/v1/cohorts/{name}/members", Needs: Editor, Handle: m.Members, MaxBody: -1, Long: true},
 	}
 }
 
@@ -270,15 +273,15 @@ func responsesRoutes(m *responses.Module) []Route {
 		{Method: "GET", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.GetPartial},
 		{Method: "PUT", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.SavePartial, MaxBody: -1},
 		{Method: "DELETE", Path: "/api/pulse/surveys/{id}/partial", Needs: Key, Family: Pulse, Handle: m.DeletePartial},
-		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/responses", Needs: Viewer, Handle: m.List},
-		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/summary", Needs: Viewer, Handle: m.Summary},
+		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/responses", Needs: Viewer, Handle: m.List, Long: true},
+		{Method: "GET", Path: "/api/v1/pulse/surveys/{id}/summary", Needs: Viewer, Handle: m.Summary, Long: true},
 	}
 }
 
 func ingestRoutes(m *ingest.Module) []Route {
 	return []Route{
-		{Method: "GET", Path: "/api/v1/events", Needs: Viewer, Handle: m.Events},
-		{Method: "GET", Path: "/api/v1/ingest/dead-letters", Needs: Viewer, Handle: m.DeadLetters},
+		{Method: "GET", Path: "/api/v1/events", Needs: Viewer, Handle: m.Events, Long: true},
+		{Method: "GET", Path: "/api/v1/ingest/dead-letters", Needs: Viewer, Handle: m.DeadLetters, Long: true},
 		{Method: "POST", Path: "/api/v1/ingest/dead-letters/{id}/replay", Needs: Editor, Handle: m.Replay},
 		{Method: "GET", Path: "/api/v1/ingest/lag", Needs: Viewer, Handle: m.Lag},
 	}
@@ -286,9 +289,9 @@ func ingestRoutes(m *ingest.Module) []Route {
 
 func personsRoutes(m *identity.Module) []Route {
 	return []Route{
-		{Method: "GET", Path: "/api/v1/persons/{distinct_id}", Needs: Viewer, Handle: m.Get},
-		{Method: "GET", Path: "/api/v1/persons/{distinct_id}/conflicts", Needs: Viewer, Handle: m.Conflicts},
-		{Method: "DELETE", Path: "/api/v1/persons/{distinct_id}", Needs: ProjectAdmin, Handle: m.Delete},
+		{Method: "GET", Path: "/api/v1/persons/{distinct_id}", Needs: Viewer, Handle: m.Get, Long: true},
+		{Method: "GET", Path: "/api/v1/persons/{distinct_id}/conflicts", Needs: Viewer, Handle: m.Conflicts, Long: true},
+		{Method: "DELETE", Path: "/api/v1/persons/{distinct_id}", Needs: ProjectAdmin, Handle: m.Delete, Long: true},
 	}
 }
 

@@ -213,6 +213,7 @@ func (p *Plane) listen(config Config, routes []Route, registry *prometheus.Regis
 	handler := NewHandler(HandlerConfig{
 		TrustedProxies: config.TrustedProxies,
 		Database:       p.watch,
+		LongCalls:      max(int(p.db.App.Config().MaxConns)/4, 1),
 		Observe: func(method, path string, status int, took time.Duration) {
 			requests.WithLabelValues(path, method, fmt.Sprintf("%dxx", status/100)).Observe(took.Seconds())
 		},
