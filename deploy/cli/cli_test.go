@@ -77,6 +77,8 @@ func TestFaultsAreNamedOnOneLine(t *testing.T) {
 		{edgeWith("--writeplane-url", "here"), 2, "skerry edge: --writeplane-url \"here\" is not http(s)://host[:port]\n"},
 		{edgeWith("--nats-url", "nats://u:hid den@h:4222"), 2, "skerry edge: --nats-url is not of the form nats://user:password@host:4222; in a password, characters such as # or blanks are written %23, %20\n"},
 		{edgeWith("--nats-credentials", "/nonexistent"), 2, "skerry edge: --nats-credentials: open /nonexistent: no such file or directory\n"},
+		{edgeWith("--nats-ca", "/nonexistent"), 2, "skerry edge: --nats-ca: open /nonexistent: no such file or directory\n"},
+		{edgeWith("--nats-ca", "cli_test.go"), 2, "skerry edge: --nats-ca: cli_test.go holds no certificate in PEM form\n"},
 		{[]string{"migrate", "--postgres-url", "u:hidden@h"}, 2, "skerry migrate: --postgres-url is not of the form postgres://user:password@host:5432/database\n"},
 		{planeWith("--stream-replicas", "9"), 2, "skerry writeplane: --stream-replicas 9 is not between 1 and 5\n"},
 		{planeWith("--postgres-connections", "0"), 2, "skerry writeplane: --postgres-connections 0 is not between 1 and 10000\n"},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/x509"
 	"net/url"
 	"os"
 	"strings"
@@ -11,7 +12,8 @@ import (
 // messaging is how a process finds NATS.
 type messaging struct {
 	NATSURL         string `name:"nats-url" help:"NATS servers, separated by commas: nats://user:password@host:4222." required:"" placeholder:"URL"`
-	NATSCredentials string `name:"nats-credentials" help:"NATS credentials file." placeholder:"FILE"`
+	NATSCredentials string `name:"nats-credentials" help:"NATS credentials file, read anew at each connection." placeholder:"FILE"`
+	NATSCA          string `name:"nats-ca" help:"PEM file of the authorities that NATS servers' certificates come from, read anew at each connection; the system's own when absent." placeholder:"FILE"`
 }
 
 // validate refuses what the client would go on trying for ever, or would
@@ -26,6 +28,15 @@ func (m messaging) validate() error {
 			return usagef("--nats-credentials: %w", err)
 		}
 		_ = f.Close()
+	}
+	if m.NATSCA != "" {
+		text, err := os.ReadFile(m.NATSCA)
+		if err != nil {
+			return usagef("--nats-ca: %w", err)
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(text) {
+			return usagef("--nats-ca: %s holds no certificate in PEM form", m.NATSCA)
+		}
 	}
 	return nil
 }
@@ -53,9 +64,12 @@ func natsURL(list string) error {
 	return nil
 }
 
-func (m messaging) options() []nats.Option {
-	if m.NATSCredentials == "" {
-		return nil
+func (m messaging) options() (options []nats.Option) {
+	if m.NATSCredentials != "" {
+		options = append(options, nats.UserCredentials(m.NATSCredentials))
 	}
-	return []nats.Option{nats.UserCredentials(m.NATSCredentials)}
+	if m.NATSCA != "" {
+		options = append(options, nats.RootCAs(m.NATSCA))
+	}
+	return options
 }
