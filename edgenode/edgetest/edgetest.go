@@ -28,8 +28,8 @@ import (
 	"skerry/replication/tally"
 )
 
-// Main runs a package's tests and fails when one leaves a goroutine behind. Two of
-// fasthttp's outlive every server: they sleep.
+// Main runs a package's tests and fails when one leaves a goroutine behind. Two
+// goroutines of fasthttp that only sleep outlive every server and are let be.
 func Main(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
@@ -104,8 +104,9 @@ func New(t testing.TB, hooks view.Hooks) *World {
 	return w
 }
 
-// Anew is other views of the same state, which know nothing yet and hear of no change.
-func (w *World) Anew(hooks view.Hooks) *view.Store {
+// FreshViews are further views of the same state. They have compiled nothing yet and are
+// not told of changes.
+func (w *World) FreshViews(hooks view.Hooks) *view.Store {
 	views := view.New(view.Options{Hooks: hooks})
 	views.Attach(w.disk)
 	return views
@@ -174,8 +175,8 @@ func (w *World) Serve(handler fasthttp.RequestHandler) string {
 	return ln.Addr().String()
 }
 
-// Check holds a handler's answer against the OpenAPI document. Streams have no end to
-// wait for.
+// Check checks a handler's answer against the OpenAPI document. Streams are left out:
+// they have no end to wait for.
 func (w *World) Check(ctx *fasthttp.RequestCtx) {
 	w.t.Helper()
 	response := &ctx.Response

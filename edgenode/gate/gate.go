@@ -274,9 +274,10 @@ func appendHex(b []byte, v uint64) []byte {
 	return b
 }
 
-// Has reports whether the client has the answer of the tag already: its If-None-Match
-// names it. Of several lines the first is nearly always all there is.
-func Has(ctx *fasthttp.RequestCtx, tag []byte) bool {
+// HasTag reports whether the client has the answer with the tag already: its
+// If-None-Match names it. The first of its lines is looked at before all of them are:
+// hardly any request has several.
+func HasTag(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	known := ctx.Request.Header.Peek(fasthttp.HeaderIfNoneMatch)
 	if len(known) == 0 || etag.NoneMatch(known, tag) {
 		return len(known) > 0

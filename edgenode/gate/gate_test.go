@@ -370,7 +370,7 @@ func TestTagsOfSeveralLinesAreOneList(t *testing.T) {
 		for _, line := range c.lines {
 			ctx.Request.Header.Add("If-None-Match", line)
 		}
-		if got := gate.Has(&ctx, []byte(`"a"`)); got != c.want {
+		if got := gate.HasTag(&ctx, []byte(`"a"`)); got != c.want {
 			t.Errorf("%q: %v", c.lines, got)
 		}
 	}

@@ -195,7 +195,7 @@ func Revalidate(ctx *fasthttp.RequestCtx, tag []byte) bool {
 	h := &ctx.Response.Header
 	h.SetCanonical(nameETag, tag)
 	h.SetCanonical(nameCacheControl, ownAndRevalidate)
-	if gate.Has(ctx, tag) {
+	if gate.HasTag(ctx, tag) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return true
 	}

@@ -298,7 +298,7 @@ func TestIncrementalCompilationIsTheWholeOne(t *testing.T) {
 	}
 	env, _ := e.Views.Environment(edgetest.Project, "live")
 	step := handshake.Of(env)
-	anew, _ := e.Anew(view.Hooks{Decisions: handshake.Compile}).Environment(edgetest.Project, "live")
+	anew, _ := e.FreshViews(view.Hooks{Decisions: handshake.Compile}).Environment(edgetest.Project, "live")
 	whole := handshake.Of(anew)
 	if a, b := render(step), render(whole); a != b {
 		t.Errorf("step by step\n%s\nat once\n%s", a, b)

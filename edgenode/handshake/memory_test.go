@@ -56,9 +56,9 @@ func fill(t testing.TB, projects int, put func(w *edgetest.World, project string
 		w.Put(replication.ProjectSubject(ids[i]), settings)
 		put(w, ids[i])
 	}
-	w.Anew(view.Hooks{}).Environment(ids[0], "live") // what the disk itself keeps is not meant
+	w.FreshViews(view.Hooks{}).Environment(ids[0], "live") // what the disk itself keeps is not meant
 	return func() *view.Store {
-		views := w.Anew(view.Hooks{Decisions: handshake.Compile})
+		views := w.FreshViews(view.Hooks{Decisions: handshake.Compile})
 		for _, id := range ids {
 			if _, ok := views.Environment(id, "live"); !ok {
 				t.Fatal("no environment")

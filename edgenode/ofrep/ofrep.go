@@ -43,21 +43,32 @@ func New(g *gate.Gate, config Config) *Module {
 	return &Module{gate: g, config: config, works: sync.Pool{New: func() any { return new(handshake.Work) }}}
 }
 
-// Single serves POST /ofrep/v1/evaluate/flags/{key}.
-func (m *Module) Single(ctx *fasthttp.RequestCtx, key []byte) {
-	pass := m.gate.Admit(ctx, gate.OpenFeature)
+// begin admits a request and reads its context. What it refuses it answers, with the key
+// that was asked for (nil: all), and then w is nil; else w goes back to m.works.
+func (m *Module) begin(ctx *fasthttp.RequestCtx, key []byte) (w *handshake.Work, pass gate.Pass) {
+	pass = m.gate.Admit(ctx, gate.OpenFeature)
 	if pass.Refusal != gate.Admitted {
 		gate.OpenFeature.Refuse(ctx, pass)
-		return
+		return nil, pass
 	}
-	w := m.works.Get().(*handshake.Work)
-	defer m.works.Put(w)
+	w = m.works.Get().(*handshake.Work)
 	w.Reset()
 	if fault := m.read(ctx, w); fault != nil {
 		w.Out = fault.append(w.Out, key)
 		answer(ctx, fault.status, w.Out)
+		m.works.Put(w)
+		return nil, pass
+	}
+	return w, pass
+}
+
+// Single serves POST /ofrep/v1/evaluate/flags/{key}.
+func (m *Module) Single(ctx *fasthttp.RequestCtx, key []byte) {
+	w, pass := m.begin(ctx, key)
+	if w == nil {
 		return
 	}
+	defer m.works.Put(w)
 	if !single(ctx, w, pass.Env, key) {
 		handshake.AnswerSettled(ctx, m.gate, pass, gate.OpenFeature, func(env *view.Environment) bool { return single(ctx, w, env, key) })
 	}
@@ -89,19 +100,11 @@ func single(ctx *fasthttp.RequestCtx, w *handshake.Work, env *view.Environment, 
 
 // Bulk serves POST /ofrep/v1/evaluate/flags.
 func (m *Module) Bulk(ctx *fasthttp.RequestCtx) {
-	pass := m.gate.Admit(ctx, gate.OpenFeature)
-	if pass.Refusal != gate.Admitted {
-		gate.OpenFeature.Refuse(ctx, pass)
+	w, pass := m.begin(ctx, nil)
+	if w == nil {
 		return
 	}
-	w := m.works.Get().(*handshake.Work)
 	defer m.works.Put(w)
-	w.Reset()
-	if fault := m.read(ctx, w); fault != nil {
-		w.Out = fault.append(w.Out, nil)
-		answer(ctx, fault.status, w.Out)
-		return
-	}
 	if !m.bulk(ctx, w, pass.Env) {
 		handshake.AnswerSettled(ctx, m.gate, pass, gate.OpenFeature, func(env *view.Environment) bool { return m.bulk(ctx, w, env) })
 	}

@@ -67,7 +67,7 @@ func (h *Handler) List(ctx *fasthttp.RequestCtx, _ []byte) {
 	header.SetCanonical(headerTag, pages.tag)
 	header.SetCanonical(headerCacheControl, cacheList)
 	header.AddBytesKV(headerVary, varyCoding)
-	if gate.Has(ctx, pages.tag) {
+	if gate.HasTag(ctx, pages.tag) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}
