@@ -84,80 +84,63 @@ func (i *realIssuer) sign(t *testing.T, method jwt.SigningMethod, kid string, ke
 	return text
 }
 
+// foreign is a plane whose members may also come with tokens of an external issuer.
+type foreign struct {
+	*plane
+	t      *testing.T
+	issuer *realIssuer
+	store  *access.Store // that accepts the issuer, without its claims
+}
+
+func newForeign(t *testing.T) *foreign {
+	t.Helper()
+	f := &foreign{plane: newPlane(t), t: t, issuer: newRealIssuer(t)}
+	f.store = f.open(func(*access.IssuerConfig) {})
+	return f
+}
+
+// open is another store, whose configuration of the issuer is changed.
+func (f *foreign) open(change func(*access.IssuerConfig)) *access.Store {
+	f.t.Helper()
+	config := access.IssuerConfig{Issuer: f.issuer.server.URL, Audience: "skerry-console", OrganizationID: f.founding.OrganizationID}
+	change(&config)
+	store, err := access.New(f.t.Context(), access.Config{Issuers: []access.IssuerConfig{config}}, f.db.App)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return store
+}
+
+// sign is a token with changed claims, by the issuer's RSA key.
+func (f *foreign) sign(change func(jwt.MapClaims)) string {
+	f.t.Helper()
+	return f.issuer.sign(f.t, jwt.SigningMethodRS256, "rsa", (*f.issuer.keys.Load())["rsa"], change)
+}
+
+func (f *foreign) auth(s *access.Store, token string) (access.Caller, error) {
+	return s.Authenticate(f.t.Context(), "Bearer "+token)
+}
+
 func TestExternalIssuersTokenStandsForAMember(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
-	external := newRealIssuer(t)
-	open := func(change func(*access.IssuerConfig)) *access.Store {
-		config := access.IssuerConfig{Issuer: external.server.URL, Audience: "skerry-console", OrganizationID: p.founding.OrganizationID}
-		if change != nil {
-			change(&config)
-		}
-		store, err := access.New(t.Context(), access.Config{Issuers: []access.IssuerConfig{config}}, p.db.App)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return store
-	}
-	store := open(nil)
-	keys := *external.keys.Load()
-	rsaSign := func(change func(jwt.MapClaims)) string {
-		return external.sign(t, jwt.SigningMethodRS256, "rsa", keys["rsa"], change)
-	}
-	auth := func(s *access.Store, token string) (access.Caller, error) {
-		return s.Authenticate(t.Context(), "Bearer "+token)
-	}
-	editor := p.founding.Members["editor"]
-	for name, token := range map[string]string{"RS256": rsaSign(nil), "ES256": external.sign(t, jwt.SigningMethodES256, "ec", keys["ec"], nil)} {
-		caller, err := auth(store, token)
+	f := newForeign(t)
+	editor := f.founding.Members["editor"]
+	elliptic := f.issuer.sign(t, jwt.SigningMethodES256, "ec", (*f.issuer.keys.Load())["ec"], nil)
+	for name, token := range map[string]string{"RS256": f.sign(nil), "ES256": elliptic} {
+		caller, err := f.auth(f.store, token)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if caller.Subject != editor.ID || caller.Role != access.Editor || caller.Email != editor.Email || caller.OrganizationID != p.founding.OrganizationID {
+		if caller.Subject != editor.ID || caller.Role != access.Editor || caller.Email != editor.Email || caller.OrganizationID != f.founding.OrganizationID {
 			t.Errorf("%s: %+v", name, caller)
 		}
 		// The member is bound to the demo project and sees it without a project in the token.
-		if !caller.Sees(access.Project{ID: p.founding.ProjectID, OrganizationID: p.founding.OrganizationID}) || caller.Sees(access.Project{ID: id.New(), OrganizationID: p.founding.OrganizationID}) {
+		if !caller.Sees(access.Project{ID: f.founding.ProjectID, OrganizationID: f.founding.OrganizationID}) || caller.Sees(access.Project{ID: id.New(), OrganizationID: f.founding.OrganizationID}) {
 			t.Errorf("%s sees other projects than the member's", name)
 		}
 	}
-	if _, err := auth(store, p.tokens["owner"]); err != nil {
+	if _, err := f.auth(f.store, f.tokens["owner"]); err != nil {
 		t.Errorf("our own tokens beside an external issuer: %v", err)
-	}
-
-	_, stranger, _ := ed25519.GenerateKey(nil)
-	for name, token := range map[string]string{
-		"another audience":    rsaSign(func(c jwt.MapClaims) { c["aud"] = "other" }),
-		"expired by a second": rsaSign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Second).Unix() }),
-		"no expiry":           rsaSign(func(c jwt.MapClaims) { delete(c, "exp") }),
-		"unverified email":    rsaSign(func(c jwt.MapClaims) { c["email_verified"] = false }),
-		"email_verified gone": rsaSign(func(c jwt.MapClaims) { delete(c, "email_verified") }),
-		"nobody's email":      rsaSign(func(c jwt.MapClaims) { c["email"] = "stranger@example.com" }),
-		"no email":            rsaSign(func(c jwt.MapClaims) { delete(c, "email") }),
-		"unknown key":         external.sign(t, jwt.SigningMethodEdDSA, "other", stranger, nil),
-		"another key's kid":   external.sign(t, jwt.SigningMethodEdDSA, "rsa", stranger, nil),
-		"none":                external.sign(t, jwt.SigningMethodNone, "rsa", jwt.UnsafeAllowNoneSignatureType, nil),
-		"HMAC with anything":  external.sign(t, jwt.SigningMethodHS256, "rsa", []byte("x"), nil),
-	} {
-		if caller, err := auth(store, token); !errors.Is(err, access.ErrBadToken) {
-			t.Errorf("%s: %+v, %v", name, caller, err)
-		}
-	}
-
-	// Claims may lower what the member may, never raise it.
-	mapped := open(func(c *access.IssuerConfig) { c.RoleClaim, c.ProjectClaim = "skerry_role", "skerry_project" })
-	if caller, err := auth(mapped, rsaSign(nil)); err != nil || caller.Role != access.Editor {
-		t.Errorf("role owner in the claim: %+v, %v", caller, err)
-	}
-	if caller, err := auth(mapped, rsaSign(func(c jwt.MapClaims) { c["skerry_role"] = "viewer" })); err != nil || caller.Role != access.Viewer {
-		t.Errorf("role viewer in the claim: %+v, %v", caller, err)
-	}
-	if _, err := auth(mapped, rsaSign(func(c jwt.MapClaims) { delete(c, "skerry_role") })); !errors.Is(err, access.ErrBadToken) {
-		t.Errorf("no role in the claim: %v", err)
-	}
-	bound, err := auth(mapped, rsaSign(func(c jwt.MapClaims) { c["email"], c["skerry_project"] = "owner@example.com", p.founding.ProjectID }))
-	if err != nil || bound.ProjectID != p.founding.ProjectID || bound.Role != access.Owner {
-		t.Errorf("%+v, %v", bound, err)
 	}
 
 	// The issuer's keys rotate; ours need not be told.
@@ -165,15 +148,60 @@ func TestExternalIssuersTokenStandsForAMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	external.keys.Store(&map[string]crypto.Signer{"fresh": fresh})
-	if _, err := auth(store, external.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); err != nil {
+	f.issuer.keys.Store(&map[string]crypto.Signer{"fresh": fresh})
+	if _, err := f.auth(f.store, f.issuer.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); err != nil {
 		t.Errorf("after rotation: %v", err)
 	}
 
 	// A removed member is out at once, whatever the issuer signs.
-	dbtest.Exec(t, p.db.App, `UPDATE members SET removed_at = now() WHERE id = $1`, editor.ID)
-	if _, err := auth(store, external.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); !errors.Is(err, access.ErrBadToken) {
+	dbtest.Exec(t, f.db.App, `UPDATE members SET removed_at = now() WHERE id = $1`, editor.ID)
+	if _, err := f.auth(f.store, f.issuer.sign(t, jwt.SigningMethodRS256, "fresh", fresh, nil)); !errors.Is(err, access.ErrBadToken) {
 		t.Errorf("removed member: %v", err)
+	}
+}
+
+func TestExternalTokensThatDoNotHoldAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	_, stranger, _ := ed25519.GenerateKey(nil)
+	for name, token := range map[string]string{
+		"another audience":    f.sign(func(c jwt.MapClaims) { c["aud"] = "other" }),
+		"expired by a second": f.sign(func(c jwt.MapClaims) { c["exp"] = time.Now().Add(-time.Second).Unix() }),
+		"no expiry":           f.sign(func(c jwt.MapClaims) { delete(c, "exp") }),
+		"unverified email":    f.sign(func(c jwt.MapClaims) { c["email_verified"] = false }),
+		"email_verified gone": f.sign(func(c jwt.MapClaims) { delete(c, "email_verified") }),
+		"nobody's email":      f.sign(func(c jwt.MapClaims) { c["email"] = "stranger@example.com" }),
+		"no email":            f.sign(func(c jwt.MapClaims) { delete(c, "email") }),
+		"unknown key":         f.issuer.sign(t, jwt.SigningMethodEdDSA, "other", stranger, nil),
+		"another key's kid":   f.issuer.sign(t, jwt.SigningMethodEdDSA, "rsa", stranger, nil),
+		"none":                f.issuer.sign(t, jwt.SigningMethodNone, "rsa", jwt.UnsafeAllowNoneSignatureType, nil),
+		"HMAC with anything":  f.issuer.sign(t, jwt.SigningMethodHS256, "rsa", []byte("x"), nil),
+	} {
+		if caller, err := f.auth(f.store, token); !errors.Is(err, access.ErrBadToken) {
+			t.Errorf("%s: %+v, %v", name, caller, err)
+		}
+	}
+	if _, err := f.auth(f.store, f.sign(nil)); err != nil {
+		t.Errorf("a token that holds: %v", err)
+	}
+}
+
+func TestClaimsMayLowerWhatAMemberMayAndNeverRaiseIt(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	mapped := f.open(func(c *access.IssuerConfig) { c.RoleClaim, c.ProjectClaim = "skerry_role", "skerry_project" })
+	if caller, err := f.auth(mapped, f.sign(nil)); err != nil || caller.Role != access.Editor {
+		t.Errorf("role owner in the claim: %+v, %v", caller, err)
+	}
+	if caller, err := f.auth(mapped, f.sign(func(c jwt.MapClaims) { c["skerry_role"] = "viewer" })); err != nil || caller.Role != access.Viewer {
+		t.Errorf("role viewer in the claim: %+v, %v", caller, err)
+	}
+	if _, err := f.auth(mapped, f.sign(func(c jwt.MapClaims) { delete(c, "skerry_role") })); !errors.Is(err, access.ErrBadToken) {
+		t.Errorf("no role in the claim: %v", err)
+	}
+	bound, err := f.auth(mapped, f.sign(func(c jwt.MapClaims) { c["email"], c["skerry_project"] = "owner@example.com", f.founding.ProjectID }))
+	if err != nil || bound.ProjectID != f.founding.ProjectID || bound.Role != access.Owner {
+		t.Errorf("%+v, %v", bound, err)
 	}
 }
 

@@ -222,6 +222,26 @@ func download(t *testing.T, s *Store) *httptest.Server {
 	return server
 }
 
+// fetch asks for an address of a server.
+func fetch(t *testing.T, server *httptest.Server, method, address string, header ...string) (int, http.Header, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := server.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body)
+	openapitest.Check(t, method, request.URL.EscapedPath(), response.StatusCode, response.Header, body)
+	return response.StatusCode, response.Header, string(body)
+}
+
 func TestFoldersURLOpensOneObjectByOneMethodUntilItExpires(t *testing.T) {
 	t.Parallel()
 	s := openFolder(t, dbtest.New(t))
@@ -238,21 +258,7 @@ func TestFoldersURLOpensOneObjectByOneMethodUntilItExpires(t *testing.T) {
 	address := strings.Replace(signed, "http://skerry.example", server.URL, 1)
 	get := func(method, address string, header ...string) (int, http.Header, string) {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), method, address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := 0; i < len(header); i += 2 {
-			request.Header.Set(header[i], header[i+1])
-		}
-		response, err := server.Client().Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = response.Body.Close() }()
-		body, _ := io.ReadAll(response.Body)
-		openapitest.Check(t, method, request.URL.EscapedPath(), response.StatusCode, response.Header, body)
-		return response.StatusCode, response.Header, string(body)
+		return fetch(t, server, method, address, header...)
 	}
 	status, header, body := get("GET", address)
 	if status != 200 || body != "=1+1\r\n" || header.Get("X-Content-Type-Options") != "nosniff" || header.Get("X-Evil") != "" ||
