@@ -158,6 +158,24 @@ func TestAChangeOfOneShardLeavesTheOthersInMemory(t *testing.T) {
 	}
 }
 
+// someShards divides half of the users over the shards of the cohort beta, and gives a third of the shards.
+func someShards(r *rand.Rand, shards, users int) map[replication.Subject]any {
+	lists := make([]state.CohortShard, shards)
+	for n := range users {
+		if id := "user-" + strconv.Itoa(n); r.IntN(2) == 0 {
+			in := &lists[decide.Shard(id, shards)]
+			in.Members = append(in.Members, id)
+		}
+	}
+	bodies := map[replication.Subject]any{}
+	for n, list := range lists {
+		if r.IntN(3) == 0 {
+			bodies[beta(n)] = list
+		}
+	}
+	return bodies
+}
+
 // However environments and members come into memory and leave it, while everything changes: of one state of the cohorts
 // there is one answer.
 func TestOneStateOneAnswer(t *testing.T) {
@@ -210,19 +228,8 @@ func TestOneStateOneAnswer(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for n := range changes {
-		lists := make([]state.CohortShard, shards)
-		for n := range users {
-			if id := "user-" + strconv.Itoa(n); r.IntN(2) == 0 {
-				in := &lists[decide.Shard(id, shards)]
-				in.Members = append(in.Members, id)
-			}
-		}
-		bodies := map[replication.Subject]any{flag("a"): flagBody("a", int64(n))}
-		for n, list := range lists {
-			if r.IntN(3) == 0 {
-				bodies[beta(n)] = list
-			}
-		}
+		bodies := someShards(r, shards, users)
+		bodies[flag("a")] = flagBody("a", int64(n))
 		e.put(bodies)
 		if n%50 == 49 {
 			e.serve(0)
