@@ -16,38 +16,46 @@ import (
 	"skerry/replication/down/downtest"
 )
 
-// TestDamagedStateIsNeverAWrongAnswer damages the members of a cohort on the disk of an edge whose centre is gone.
-func TestDamagedStateIsNeverAWrongAnswer(t *testing.T) {
-	t.Parallel()
-	c := newCentre(t)
-	c.shop()
-	const other, otherKey = "0190a3c1-7d2e-7c3a-9f10-0a1b2c3d4eff", "sk_live_MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM"
+const clubID, clubKey = "0190a3c1-7d2e-7c3a-9f10-0a1b2c3d4eff", "sk_live_MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM"
+
+// newClub is another project, with a cohort whose members take far more room than everything else together. It returns a
+// member whose shard lies in the middle of them, in the order of subjects.
+func newClub() (club map[replication.Subject]any, member string) {
 	const shards = 40
 	random := rand.New(rand.NewPCG(1, 2))
-	var members [shards]state.CohortShard // far more than everything else together
+	var members [shards]state.CohortShard
 	for range 20_000 {
 		id := fmt.Sprintf("user-%016x", random.Uint64())
 		in := &members[decide.Shard(id, shards)]
 		in.Members = append(in.Members, id)
 	}
-	club := map[replication.Subject]any{
-		replication.ProjectSubject(other): state.Project{
-			ID: other, Name: "Club", Tier: "pro", Modules: state.Modules{Switch: true},
+	club = map[replication.Subject]any{
+		replication.ProjectSubject(clubID): state.Project{
+			ID: clubID, Name: "Club", Tier: "pro", Modules: state.Modules{Switch: true},
 			RateLimits: state.RateLimits{IngestPerMinute: 1 << 20, HandshakePerMinute: 1 << 20},
 		},
-		replication.KeySubject(apikey.Of(otherKey).String()):  state.Key{ID: "k2", ProjectID: other, Environment: "live"},
-		replication.CohortSubject(other, "club"):              state.Cohort{Name: "club", Shards: shards},
-		replication.FlagSubject(other, "live", "for-members"): state.Flag{ID: "f2", Key: "for-members", Kind: "boolean", DefaultValue: "false", Enabled: true, Version: 1},
+		replication.KeySubject(apikey.Of(clubKey).String()):    state.Key{ID: "k2", ProjectID: clubID, Environment: "live"},
+		replication.CohortSubject(clubID, "club"):              state.Cohort{Name: "club", Shards: shards},
+		replication.FlagSubject(clubID, "live", "for-members"): state.Flag{ID: "f2", Key: "for-members", Kind: "boolean", DefaultValue: "false", Enabled: true, Version: 1},
 	}
 	for i, m := range members {
-		club[replication.CohortShardSubject(other, "club", i)] = m
+		club[replication.CohortShardSubject(clubID, "club", i)] = m
 	}
+	return club, members[26].Members[0]
+}
+
+// TestDamagedStateIsNeverAWrongAnswer damages the members of a cohort on the disk of an edge whose centre is gone.
+func TestDamagedStateIsNeverAWrongAnswer(t *testing.T) {
+	t.Parallel()
+	c := newCentre(t)
+	c.shop()
+	club, someone := newClub()
 	c.commit(club)
-	member := "/api/v1/handshake?distinct_id=" + members[26].Members[0] // in the order of subjects, 26 is in the middle
+	member := "/api/v1/handshake?distinct_id=" + someone
 	data := t.TempDir()
 	first := c.edge(data)
 	downtest.Eventually(t, func() string {
-		status, body, _ := first.ask("GET", member, "", "x-api-key", otherKey)
+		status, body, _ := first.ask("GET", member, "", "x-api-key", clubKey)
 		if status != 200 || !strings.Contains(body, `"cohorts":["club"]`) {
 			return fmt.Sprint(status, body)
 		}
@@ -66,7 +74,7 @@ func TestDamagedStateIsNeverAWrongAnswer(t *testing.T) {
 		t.Errorf("what can be read: %d %s", status, body)
 	}
 	for what, one := range map[string]struct{ path, key string }{
-		"a member": {member, otherKey}, "an unknown key": {decision, "sk_live_UNKNOWN"},
+		"a member": {member, clubKey}, "an unknown key": {decision, "sk_live_UNKNOWN"},
 	} {
 		if status, body, h := e.ask("GET", one.path, "", "x-api-key", one.key); status != 503 || strings.Contains(body, "cohorts") || h.Get("ETag") != "" {
 			t.Errorf("%s: %d %s %v", what, status, body, h)
@@ -81,7 +89,7 @@ func TestDamagedStateIsNeverAWrongAnswer(t *testing.T) {
 		if status, body, _ := e.ask("GET", decision, "", "x-api-key", key); status != 200 && status != 503 {
 			t.Errorf("meanwhile a valid key: %d %s", status, body)
 		}
-		if status, body, _ := e.ask("GET", member, "", "x-api-key", otherKey); status != 200 || !strings.Contains(body, `"cohorts":["club"]`) {
+		if status, body, _ := e.ask("GET", member, "", "x-api-key", clubKey); status != 200 || !strings.Contains(body, `"cohorts":["club"]`) {
 			return fmt.Sprint(status, body)
 		}
 		if !e.views.Ready() {

@@ -14,6 +14,12 @@ import (
 	"skerry/replication/up"
 )
 
+// payload is one with properties of n bytes and a few, and where those lie in it.
+func payload(n int) (string, up.Span) {
+	properties := `{"x":"` + strings.Repeat("y", n) + `"}`
+	return `{"properties":` + properties + `}`, up.Span{Offset: 14, Length: int64(len(properties))}
+}
+
 func TestSpooledPayloadsArriveWhole(t *testing.T) {
 	t.Parallel()
 	uploads := map[string][]byte{}
@@ -32,10 +38,6 @@ func TestSpooledPayloadsArriveWhole(t *testing.T) {
 		}
 	})
 	s := b.NewSpool()
-	payload := func(n int) (string, up.Span) {
-		properties := `{"x":"` + strings.Repeat("y", n) + `"}`
-		return `{"properties":` + properties + `}`, up.Span{Offset: 14, Length: int64(len(properties))}
-	}
 	write := func(text string) {
 		for rest := text; len(rest) > 0; {
 			n := min(len(rest), 500_000)

@@ -47,25 +47,7 @@ func TestWhatWasServedSurvivesAKill(t *testing.T) {
 				})
 			}
 			var reading sync.WaitGroup
-			reading.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					err := s.Read(func(look *Snapshot) error {
-						for lane := range replication.Lanes {
-							heard.note(lane, look.Position(lane))
-						}
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
+			reading.Go(func() { readUntil(t, s, stop, &heard) })
 			random := rand.New(rand.NewPCG(1, uint64(kept)))
 			for n := range 15 {
 				if err := afterKill(fs, &heard, kept, random); err != nil {
@@ -86,6 +68,27 @@ func TestWhatWasServedSurvivesAKill(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// readUntil reads how far the lanes are, again and again, until stop is closed.
+func readUntil(t *testing.T, s *Store, stop <-chan struct{}, heard *served) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		err := s.Read(func(look *Snapshot) error {
+			for lane := range replication.Lanes {
+				heard.note(lane, look.Position(lane))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
 	}
 }
 
