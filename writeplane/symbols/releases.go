@@ -111,6 +111,9 @@ func (m *Module) DeleteRelease(w http.ResponseWriter, r *http.Request, c *access
 		if err != nil {
 			return fmt.Errorf("delete artifacts of release: %w", err)
 		}
+		if err := reply.IfMatch(r, was); err != nil { // what was deleted is known only now, and comes back
+			return err
+		}
 		tx.Audit(commit.Entry{
 			OrganizationID: project.OrganizationID, ProjectID: project.ID, Action: "catch.release.deleted",
 			ResourceType: "release", ResourceID: name, Before: was,
