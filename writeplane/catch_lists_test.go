@@ -181,7 +181,7 @@ func TestDeletedReleaseLosesItsFilesAndMayComeBack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(elsewhere, id.New()), []byte("another installation's, in the same bucket"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := cleaner.Orphans(t.Context(), 0); err != nil {
+	if err := cleaner.Orphans(t.Context(), time.Now(), 0); err != nil {
 		t.Fatal(err)
 	}
 	c.files(t, 4)

@@ -30,7 +30,7 @@ func (s *Store) SweepLeftovers(ctx context.Context, leader func(ctx context.Cont
 	defer tick.Stop()
 	for {
 		if lead, err := leader(ctx, "ingest-leftovers", time.Hour); err == nil && lead {
-			removed, err := s.removeLeftovers(ctx, time.Now().Add(-leftoversAge))
+			removed, err := s.removeLeftovers(ctx, time.Now(), leftoversAge)
 			switch {
 			case err != nil && ctx.Err() == nil:
 				slog.Warn("sweeping payloads was put off", "error", err)
@@ -46,10 +46,15 @@ func (s *Store) SweepLeftovers(ctx context.Context, leader func(ctx context.Cont
 	}
 }
 
-// removeLeftovers removes payloads put before a time whose operation has been taken, and
-// is no dead letter. What has not been taken is kept however old it is: the edge that
+// removeLeftovers removes payloads that are older than age at a time, by the database's clock
+// too, and whose operation has been taken and is no dead letter. What has not been taken is kept however old it is: the edge that
 // put it has it in its log still. So is what does not look like a payload.
-func (s *Store) removeLeftovers(ctx context.Context, before time.Time) (removed int, err error) {
+func (s *Store) removeLeftovers(ctx context.Context, now time.Time, age time.Duration) (removed int, err error) {
+	agreed, err := postgres.Earlier(ctx, s.db.App, now)
+	if err != nil {
+		return 0, err
+	}
+	before := agreed.Add(-age)
 	var candidates []string
 	err = s.blobs.Walk(ctx, "ingest/", func(key string, _ int64, modified time.Time) error {
 		if modified.After(before) {

@@ -42,11 +42,11 @@ func TestPayloadsThatNothingRefersToAreSwept(t *testing.T) {
 	letter := &up.Reference{Key: key(up.LanePeople, 1), Size: 1}
 	b.send(t, "e1", up.LanePeople, in(projectA, noon, up.Operation{DistinctID: []byte("u"), Ref: letter})) // a profile that large is a dead letter
 	for _, c := range []struct {
-		before time.Time
-		want   int
-	}{{time.Now().Add(-time.Hour), 0}, {time.Now().Add(time.Hour), 2}, {time.Now().Add(time.Hour), 0}} {
-		if got, err := b.removeLeftovers(t.Context(), c.before); err != nil || got != c.want {
-			t.Errorf("put before %s: %d removed, want %d, %v", c.before, got, c.want, err)
+		ahead, age time.Duration
+		want       int
+	}{{0, time.Hour, 0}, {48 * time.Hour, time.Hour, 0}, {48 * time.Hour, 0, 2}, {0, 0, 0}} {
+		if got, err := b.removeLeftovers(t.Context(), time.Now().Add(c.ahead), c.age); err != nil || got != c.want {
+			t.Errorf("older than %s by a clock %s ahead: %d removed, want %d, %v", c.age, c.ahead, got, c.want, err)
 		}
 	}
 	left := map[string]bool{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"skerry/pkg/id"
+	"skerry/writeplane/postgres"
 )
 
 const (
@@ -47,7 +48,7 @@ func (c *Cleaner) Run(ctx context.Context) error {
 		err := c.Purge(ctx)
 		if err == nil && time.Since(orphans) > orphanEvery {
 			orphans = time.Now()
-			err = c.Orphans(ctx, orphanAge)
+			err = c.Orphans(ctx, time.Now(), orphanAge)
 		}
 		if err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "cleaning symbols was put off", "error", err)
@@ -78,10 +79,15 @@ func (c *Cleaner) Purge(ctx context.Context) error {
 	}
 }
 
-// Orphans removes files of this installation's projects that are older than age and have
-// no row. Files of other projects are another installation's, in the same bucket.
-func (c *Cleaner) Orphans(ctx context.Context, age time.Duration) error {
-	before := time.Now().Add(-age)
+// Orphans removes files of this installation's projects that are older than age at a time, by
+// the database's clock too, and have no row. Files of other projects are another
+// installation's, in the same bucket.
+func (c *Cleaner) Orphans(ctx context.Context, now time.Time, age time.Duration) error {
+	agreed, err := postgres.Earlier(ctx, c.m.store.Pool(), now)
+	if err != nil {
+		return err
+	}
+	before := agreed.Add(-age)
 	return c.m.blobs.Walk(ctx, "symbols/", func(key string, _ int64, modified time.Time) error {
 		if modified.After(before) {
 			return nil

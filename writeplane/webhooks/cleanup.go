@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"skerry/writeplane/postgres"
 )
 
 // Retention of the delivery log.
@@ -55,11 +57,16 @@ DELETE FROM webhook_messages WHERE id IN (
 const aheadSQL = `UPDATE webhook_deliveries SET next_attempt_at = $1, in_flight = false WHERE next_attempt_at > $2`
 
 // cleanup forgets old deliveries, what deleted subscriptions have left, and the messages
-// that no delivery needs any more, in bounded steps.
+// that no delivery needs any more, in bounded steps. Old is what the database's clock calls
+// old, too.
 func (d *Dispatcher) cleanup(ctx context.Context) error {
 	now := d.now()
-	bound := firstID(now.Add(-keepDelivered))
-	if err := d.deleteAll(ctx, oldDeliveriesSQL, bound, now.Add(-keepDelivered), now.Add(-keepDead), cleanupBatch); err != nil {
+	agreed, err := postgres.Earlier(ctx, d.pool, now)
+	if err != nil {
+		return err
+	}
+	bound := firstID(agreed.Add(-keepDelivered))
+	if err := d.deleteAll(ctx, oldDeliveriesSQL, bound, agreed.Add(-keepDelivered), agreed.Add(-keepDead), cleanupBatch); err != nil {
 		return fmt.Errorf("delete old deliveries: %w", err)
 	}
 	if err := d.deleteAll(ctx, oldMessagesSQL, bound, cleanupBatch); err != nil {

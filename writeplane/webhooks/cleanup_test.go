@@ -37,11 +37,14 @@ func TestCleanupKeepsUpHoweverMuchIsOld(t *testing.T) {
 	f.old(subscriptionID, "dead", 91*24*time.Hour, 1)
 	f.old(subscriptionID, "delivered", 29*24*time.Hour, 1)
 	f.old(subscriptionID, "dead", 89*24*time.Hour, 1)
-	if err := f.dispatcher.cleanup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if d, m := f.count("webhook_deliveries"), f.count("webhook_messages"); d != 2 || m != 2 {
-		t.Errorf("%d deliveries and %d messages are left, want 2 and 2", d, m)
+	for range 2 {
+		if err := f.dispatcher.cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if d, m := f.count("webhook_deliveries"), f.count("webhook_messages"); d != 2 || m != 2 {
+			t.Errorf("%d deliveries and %d messages are left, want 2 and 2", d, m)
+		}
+		f.clock.advance(60 * 24 * time.Hour) // that a host's clock runs ahead makes nothing old
 	}
 }
 
