@@ -29,6 +29,15 @@ type benchCommands struct {
 	NATS      natsCommand      `cmd:"" name:"nats" hidden:""`
 }
 
+// thisProgram is the file of the program that runs, of which benchmarks start more.
+func thisProgram() (string, error) {
+	binary, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	return binary, nil
+}
+
 type benchCommand struct {
 	Scenario    []string      `help:"Scenarios to run, separated by commas; see skerry bench list." placeholder:"NAME"`
 	Length      time.Duration `help:"Counted time of one measurement." default:"5s"`
@@ -44,9 +53,9 @@ type benchCommand struct {
 // Run measures. The centre and the edges are processes of their own, started from
 // this binary in a temporary folder and ended afterwards.
 func (cmd *benchCommand) Run(ctx context.Context, streams Streams, version buildVersion) error {
-	binary, err := os.Executable()
+	binary, err := thisProgram()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
 	config := bench.Config{
 		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
@@ -100,9 +109,9 @@ func (cmd *benchFaults) Run(ctx context.Context, streams Streams, version buildV
 	if cmd.SumUp != "" {
 		return campaign.Summarize(cmd.SumUp, streams.Out)
 	}
-	binary, err := os.Executable()
+	binary, err := thisProgram()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
 	config := campaign.Config{
 		Binary: binary, Version: string(version), Seed: cmd.Seed, Runs: cmd.Runs, Length: cmd.Length, Edges: cmd.Edges, Nodes: cmd.Nodes, Log: cmd.Keep, Out: streams.Out,
@@ -122,9 +131,9 @@ type benchHostile struct {
 
 // Run attacks processes of its own, on the loopback interface.
 func (cmd *benchHostile) Run(ctx context.Context, streams Streams, version buildVersion) error {
-	binary, err := os.Executable()
+	binary, err := thisProgram()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
 	config := hostile.Config{
 		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
@@ -146,9 +155,9 @@ type benchSoak struct {
 
 // Run soaks processes of its own.
 func (cmd *benchSoak) Run(ctx context.Context, streams Streams, version buildVersion) error {
-	binary, err := os.Executable()
+	binary, err := thisProgram()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
 	config := soak.Config{
 		Binary: binary, Version: string(version), Command: "skerry " + strings.Join(os.Args[1:], " "),
@@ -166,9 +175,9 @@ type benchScaleout struct {
 
 // Run rehearses with processes of its own.
 func (cmd *benchScaleout) Run(ctx context.Context, streams Streams, version buildVersion) error {
-	binary, err := os.Executable()
+	binary, err := thisProgram()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
 	return campaign.Rehearse(ctx, campaign.Rehearsal{Binary: binary, Version: string(version), Log: cmd.Keep, Out: streams.Out})
 }

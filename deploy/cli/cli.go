@@ -74,15 +74,14 @@ type Streams struct {
 
 // Run parses args (without the program's name), runs the command until it is
 // done or ctx ends, and returns the exit code.
-func Run(ctx context.Context, args []string, streams Streams, version string) int {
+func Run(ctx context.Context, args []string, streams Streams, version string) (code int) {
 	var cli root
-	exit := -1
 	parser, err := kong.New(&cli, append(readers(),
 		kong.Name("skerry"),
 		kong.Description("Product analytics and product control: edges that answer everywhere, one write plane.\n\nStart everything on this machine with `skerry up`."),
 		kong.Vars{"version": version},
 		kong.Writers(streams.Out, streams.Err),
-		kong.Exit(func(code int) { exit = code; panic(exited{}) }),
+		kong.Exit(func(code int) { panic(exited{code}) }),
 		kong.DefaultEnvars("SKERRY"),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
 		kong.ExplicitGroups([]kong.Group{
@@ -96,46 +95,51 @@ func Run(ctx context.Context, args []string, streams Streams, version string) in
 	if err != nil {
 		panic("BUG: command line: " + err.Error())
 	}
-	code := 0
-	func() {
-		defer func() {
-			if p := recover(); p != nil {
-				if _, ok := p.(exited); !ok {
-					panic(p)
-				}
-				code = exit
-			}
-		}()
-		code = parseAndRun(ctx, parser, &cli, args, streams, buildVersion(version))
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case exited:
+			code = p.code
+		default:
+			panic(p)
+		}
 	}()
-	return code
-}
-
-// exited unwinds the stack when kong has answered --help or --version.
-type exited struct{}
-
-func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []string, streams Streams, version buildVersion) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintf(streams.Err, "skerry: %s\n", oneLine(err))
-		var pe *kong.ParseError
-		if errors.As(err, &pe) && pe.Context != nil {
-			help := strings.TrimSpace("skerry " + commandPath(pe.Context))
-			if n := pe.Context.Selected(); n != nil {
-				if n.DefaultCmd != nil && strings.Contains(pe.Error(), "--") {
-					n = n.DefaultCmd
-				}
-				if hiddenDefault(n) {
-					help += " " + n.Name // its flags are listed under its own name only
-				}
-			}
-			fmt.Fprintf(streams.Err, "try: %s --help\n", help)
+		var fault *kong.ParseError
+		if errors.As(err, &fault) && fault.Context != nil {
+			fmt.Fprintf(streams.Err, "try: %s --help\n", helpFor(fault))
 		}
 		return exitUsage
 	}
+	return run(ctx, parsed, &cli, streams, buildVersion(version))
+}
+
+// exited unwinds the stack when kong has answered --help or --version.
+type exited struct{ code int }
+
+// helpFor is the command whose help tells how what could not be parsed is written.
+func helpFor(fault *kong.ParseError) string {
+	help := strings.TrimSpace("skerry " + commandPath(fault.Context))
+	n := fault.Context.Selected()
+	if n == nil {
+		return help
+	}
+	if n.DefaultCmd != nil && strings.Contains(fault.Error(), "--") {
+		n = n.DefaultCmd
+	}
+	if hiddenDefault(n) {
+		help += " " + n.Name // its flags are listed under its own name only
+	}
+	return help
+}
+
+// run runs the selected command and returns the exit code.
+func run(ctx context.Context, parsed *kong.Context, cli *root, streams Streams, version buildVersion) int {
 	logger, err := serve.NewLogger(streams.Err, serve.Logging{Format: cli.Log.Format, Level: cli.Log.Level})
 	if err != nil {
 		fmt.Fprintf(streams.Err, "skerry: %s\n", oneLine(err))
@@ -143,7 +147,7 @@ func parseAndRun(ctx context.Context, parser *kong.Kong, cli *root, args []strin
 	}
 	slog.SetDefault(logger)
 	if ofProcess(parsed) {
-		for _, name := range strangers(parser.Model, os.Environ()) {
+		for _, name := range strangers(parsed.Model, os.Environ()) {
 			logger.Warn("no setting is read from this environment variable", "name", name)
 		}
 	}
