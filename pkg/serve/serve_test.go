@@ -70,25 +70,38 @@ func TestStopForAReasonOfTheCallersIsNoError(t *testing.T) {
 	}
 }
 
-func TestRequestsUnderWayEndBeforeTheServerDoes(t *testing.T) {
-	t.Parallel()
+// serving serves until stop is called, which waits for the server's end. The handler is
+// given a context that ends when stop is called.
+func serving(t *testing.T, limits Limits, handle func(stopping context.Context, w http.ResponseWriter, r *http.Request)) (address string, stop func()) {
+	t.Helper()
 	ln, err := Listen("--listen", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	arrived := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() {
-		served <- HTTP(ctx, ln, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			close(arrived)
-			<-ctx.Done()
-			_, _ = io.WriteString(w, "whole")
-		}), Limits{})
-	}()
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handle(ctx, w, r) })
+	go func() { served <- HTTP(ctx, ln, handler, limits) }()
+	return ln.Addr().String(), func() {
+		t.Helper()
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("HTTP: %v", err)
+		}
+	}
+}
+
+func TestRequestsUnderWayEndBeforeTheServerDoes(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{})
+	address, stop := serving(t, Limits{}, func(stopping context.Context, w http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-stopping.Done()
+		_, _ = io.WriteString(w, "whole")
+	})
 	answered := make(chan string, 1)
 	go func() {
-		res, err := http.Get("http://" + ln.Addr().String())
+		res, err := http.Get("http://" + address)
 		if err != nil {
 			answered <- err.Error()
 			return
@@ -102,28 +115,17 @@ func TestRequestsUnderWayEndBeforeTheServerDoes(t *testing.T) {
 	if got := <-answered; got != "whole" {
 		t.Errorf("answer %q, want whole", got)
 	}
-	if err := <-served; err != nil {
-		t.Errorf("HTTP: %v", err)
-	}
 	http.DefaultClient.CloseIdleConnections()
 }
 
 func TestRequestsThatNeverEndAreCutOff(t *testing.T) {
 	t.Parallel()
-	ln, err := Listen("--listen", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
 	arrived := make(chan struct{})
-	served := make(chan error, 1)
-	go func() {
-		served <- HTTP(ctx, ln, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			close(arrived)
-			<-r.Context().Done()
-		}), Limits{Drain: time.Millisecond})
-	}()
-	conn, err := net.Dial("tcp", ln.Addr().String())
+	address, stop := serving(t, Limits{Drain: time.Millisecond}, func(_ context.Context, _ http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-r.Context().Done()
+	})
+	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,21 +135,12 @@ func TestRequestsThatNeverEndAreCutOff(t *testing.T) {
 	}
 	<-arrived
 	stop()
-	if err := <-served; err != nil {
-		t.Errorf("HTTP: %v", err)
-	}
 }
 
 func TestOversizedHeaderIsRefused(t *testing.T) {
 	t.Parallel()
-	ln, err := Listen("--listen", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- HTTP(ctx, ln, http.NotFoundHandler(), Limits{Header: 1024}) }()
-	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+ln.Addr().String(), nil)
+	address, stop := serving(t, Limits{Header: 1024}, func(_ context.Context, w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+address, nil)
 	req.Header.Set("X-Long", strings.Repeat("x", 64<<10))
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
@@ -158,9 +151,6 @@ func TestOversizedHeaderIsRefused(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-served; err != nil {
-		t.Errorf("HTTP: %v", err)
-	}
 }
 
 func TestTakenAddressNamesTheSetting(t *testing.T) {

@@ -64,9 +64,25 @@ func TestEveryCombinationOfFiltersFindsWhatItSays(t *testing.T) {
 	}
 	all := scattered(t, tr)
 	log := NewLog(tr.db.App, nil)
-	matches := func(p Pattern, text string) bool {
-		return p.Text == "" || p.Text == text || p.Prefix && strings.HasPrefix(text, p.Text)
+	for _, q := range combinations(tr, all) {
+		want := []int64{}
+		for _, e := range all {
+			if wanted(q, e) {
+				want = append(want, e.Seq)
+			}
+		}
+		if !q.Ascending {
+			slices.Reverse(want)
+		}
+		if got := paged(t, log, q, 9); !slices.Equal(got, want) {
+			t.Fatalf("%+v:\n got %v\nwant %v", q, got, want)
+		}
 	}
+}
+
+// combinations are queries with every combination of filters, in both orders; every third
+// is of a range of time.
+func combinations(tr *trail, all []Entry) (queries []Query) {
 	patterns := func(texts ...string) []Pattern {
 		out := []Pattern{{}}
 		for _, text := range texts {
@@ -74,35 +90,40 @@ func TestEveryCombinationOfFiltersFindsWhatItSays(t *testing.T) {
 		}
 		return out
 	}
-	queries := 0
-	for _, projects := range [][]string{nil, {tr.project}, {tr.project, *all[1].ProjectID}, {id.New()}} {
-		for _, actor := range []string{"", "user-3", "nobody"} {
-			for _, action := range patterns("switch.flag.halted", "switch.*", "member.*", "switchb*", "none.*", "*") {
-				for _, resourceType := range patterns("flag", "flag*", "member", "none") {
-					for _, ascending := range []bool{false, true} {
-						q := Query{OrganizationID: tr.organization, Projects: projects, ActorID: actor, Action: action, ResourceType: resourceType, Ascending: ascending}
-						if queries++; queries%3 == 0 {
-							q.Since, q.Until = all[17].CreatedAt, all[101].CreatedAt
-						}
-						want := []int64{}
-						for _, e := range all {
-							if (projects == nil || e.ProjectID != nil && slices.Contains(projects, *e.ProjectID)) && (actor == "" || e.ActorID == actor) &&
-								matches(action, e.Action) && matches(resourceType, e.ResourceType) &&
-								(q.Since.IsZero() || !e.CreatedAt.Before(q.Since) && e.CreatedAt.Before(q.Until)) {
-								want = append(want, e.Seq)
-							}
-						}
-						if !ascending {
-							slices.Reverse(want)
-						}
-						if got := paged(t, log, q, 9); !slices.Equal(got, want) {
-							t.Fatalf("%+v:\n got %v\nwant %v", q, got, want)
-						}
-					}
-				}
+	queries = []Query{{OrganizationID: tr.organization}}
+	vary := func(count int, set func(q *Query, n int)) {
+		var varied []Query
+		for _, q := range queries {
+			for n := range count {
+				set(&q, n)
+				varied = append(varied, q)
 			}
 		}
+		queries = varied
 	}
+	projects := [][]string{nil, {tr.project}, {tr.project, *all[1].ProjectID}, {id.New()}}
+	vary(len(projects), func(q *Query, n int) { q.Projects = projects[n] })
+	actors := []string{"", "user-3", "nobody"}
+	vary(len(actors), func(q *Query, n int) { q.ActorID = actors[n] })
+	actions := patterns("switch.flag.halted", "switch.*", "member.*", "switchb*", "none.*", "*")
+	vary(len(actions), func(q *Query, n int) { q.Action = actions[n] })
+	types := patterns("flag", "flag*", "member", "none")
+	vary(len(types), func(q *Query, n int) { q.ResourceType = types[n] })
+	vary(2, func(q *Query, n int) { q.Ascending = n == 1 })
+	for n := 2; n < len(queries); n += 3 {
+		queries[n].Since, queries[n].Until = all[17].CreatedAt, all[101].CreatedAt
+	}
+	return queries
+}
+
+// wanted tells whether a query's filters let an entry pass.
+func wanted(q Query, e Entry) bool {
+	matches := func(p Pattern, text string) bool {
+		return p.Text == "" || p.Text == text || p.Prefix && strings.HasPrefix(text, p.Text)
+	}
+	return (q.Projects == nil || e.ProjectID != nil && slices.Contains(q.Projects, *e.ProjectID)) &&
+		(q.ActorID == "" || e.ActorID == q.ActorID) && matches(q.Action, e.Action) && matches(q.ResourceType, e.ResourceType) &&
+		(q.Since.IsZero() || !e.CreatedAt.Before(q.Since) && e.CreatedAt.Before(q.Until))
 }
 
 // paged reads a query's entries page by page.

@@ -59,17 +59,8 @@ func benchDeliveries(b *testing.B, dead int) {
 			b.Error(err)
 		}
 	}
-	var mu sync.Mutex
-	committed, took := map[int]time.Time{}, []time.Duration{}
-	arrived := make(chan struct{}, b.N)
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		var body struct{ Data int }
-		_ = json.NewDecoder(r.Body).Decode(&body)
-		mu.Lock()
-		took = append(took, time.Since(committed[body.Data]))
-		mu.Unlock()
-		arrived <- struct{}{}
-	}))
+	watch := &stopwatch{committed: map[int]time.Time{}, arrived: make(chan struct{}, b.N)}
+	receiver := httptest.NewServer(watch)
 	defer receiver.Close()
 	subscribe(receiver.URL, "switch.flag.halted")
 	silent := listenSilently(b)
@@ -90,26 +81,49 @@ func benchDeliveries(b *testing.B, dead int) {
 	for i := range b.N {
 		<-tick.C
 		group.Go(func() {
-			// A little early, so that the commit itself is part of the time.
-			mu.Lock()
-			committed[i] = time.Now()
-			mu.Unlock()
+			watch.start(i)
 			emit("switch.flag.halted", i)
 		})
 	}
 	group.Wait()
 	for range b.N {
-		<-arrived
+		<-watch.arrived
 	}
 	b.StopTimer()
 	cancel()
 	if err := <-done; err != nil {
 		b.Fatal(err)
 	}
+	took := watch.took
 	slices.Sort(took)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "deliveries/s")
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// stopwatch is a target that measures how long deliveries take, by the number in their data.
+type stopwatch struct {
+	arrived chan struct{}
+
+	mu        sync.Mutex
+	committed map[int]time.Time
+	took      []time.Duration
+}
+
+// start is called a little before the commit of an event, so that this is part of the time.
+func (s *stopwatch) start(number int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.committed[number] = time.Now()
+}
+
+func (s *stopwatch) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	var body struct{ Data int }
+	_ = json.NewDecoder(r.Body).Decode(&body)
+	s.mu.Lock()
+	s.took = append(s.took, time.Since(s.committed[body.Data]))
+	s.mu.Unlock()
+	s.arrived <- struct{}{}
 }
 
 // listenSilently accepts connections and never answers.

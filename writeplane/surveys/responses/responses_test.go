@@ -120,6 +120,13 @@ func (o outcomes) String() string { return fmt.Sprint(map[int]int(o)) }
 
 type outcomes map[int]int
 
+// twoPlanes are the world, and the same world served by a second process.
+func twoPlanes(w *surveystest.World) [2]*surveystest.World {
+	first := *w
+	w.Another(responses.Config{})
+	return [2]*surveystest.World{&first, w}
+}
+
 // together sends n requests at once and counts their statuses.
 func together(n int, send func(i int) surveystest.Answer) (statuses outcomes, answers []surveystest.Answer) {
 	statuses, answers = outcomes{}, make([]surveystest.Answer, n)
@@ -154,13 +161,9 @@ func TestOf200ConcurrentSubmissionsWithOneLeftExactlyOneIsStored(t *testing.T) {
 	for range 2 {
 		w.Must(http.StatusCreated, w.Live, "POST", submit, oneAnswer)
 	}
-	first := w.Handler
-	w.Another(responses.Config{}) // a second process on the same database
-	handlers := [2]http.Handler{first, w.Handler}
+	planes := twoPlanes(w)
 	statuses, answers := together(200, func(i int) surveystest.Answer {
-		mine := *w
-		mine.Handler = handlers[i%2]
-		return mine.Do([2]string{w.Live, w.Test}[i/2%2], "POST", submit, oneAnswer)
+		return planes[i%2].Do([2]string{w.Live, w.Test}[i/2%2], "POST", submit, oneAnswer)
 	})
 	if statuses[201] != 1 || statuses[402] != 199 {
 		t.Errorf("%v, want one 201 and 199 times 402", statuses)
@@ -184,13 +187,9 @@ func TestConcurrentSubmissionsAreAllCounted(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	w.Published(everyKind)
-	first := w.Handler
-	w.Another(responses.Config{})
-	handlers := [2]http.Handler{first, w.Handler}
+	planes := twoPlanes(w)
 	statuses, _ := together(300, func(i int) surveystest.Answer {
-		mine := *w
-		mine.Handler = handlers[i%2]
-		return mine.Do(w.Live, "POST", submit, fmt.Sprintf(`{"survey_id":"every-kind","respondent":{"external_id":"e%d"},"answers":{"nps":7}}`, i%7), "Idempotency-Key", fmt.Sprint(i))
+		return planes[i%2].Do(w.Live, "POST", submit, fmt.Sprintf(`{"survey_id":"every-kind","respondent":{"external_id":"e%d"},"answers":{"nps":7}}`, i%7), "Idempotency-Key", fmt.Sprint(i))
 	})
 	stored, counted := w.Count(`SELECT count(*) FROM survey_responses`), w.Count(`SELECT responses FROM survey_usage`)
 	if statuses[201] != 300 || stored != 300 || counted != 300 {
@@ -243,13 +242,9 @@ func TestConcurrentRepetitionsAreStoredOnce(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	w.Published(everyKind)
-	first := w.Handler
-	w.Another(responses.Config{})
-	handlers := [2]http.Handler{first, w.Handler}
+	planes := twoPlanes(w)
 	statuses, answers := together(60, func(i int) surveystest.Answer {
-		mine := *w
-		mine.Handler = handlers[i%2]
-		return mine.Do(w.Live, "POST", submit, oneAnswer, "Idempotency-Key", fmt.Sprint("key-", i%3))
+		return planes[i%2].Do(w.Live, "POST", submit, oneAnswer, "Idempotency-Key", fmt.Sprint("key-", i%3))
 	})
 	if statuses[201] != 60 {
 		t.Fatalf("%v", statuses)
