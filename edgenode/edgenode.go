@@ -122,6 +122,7 @@ type Edge struct {
 	operator  net.Listener
 	shutdown  serve.Shutdown
 	started   time.Time
+	giveUp    *time.Timer // since Run was told to end: see endWaiting
 }
 
 // New opens an edge's folder and addresses. It does not need the centre.
@@ -138,6 +139,9 @@ func New(config Config) (_ *Edge, err error) {
 	}()
 	if e.lock, err = dirlock.Take(config.Data); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	if err = roomToOpen(config.Data); err != nil {
+		return nil, err
 	}
 	if e.listener, err = serve.Listen("--listen", config.Listen); err != nil {
 		return nil, err
@@ -211,6 +215,7 @@ func (e *Edge) Run(ctx context.Context) error {
 		g.Add("follower "+lane.String(), e.followers[lane].Run)
 	}
 	e.addIngest(&g)
+	g.Add("full disk", e.endWaiting)
 	g.Add("staleness", e.watchStaleness)
 	g.Add("change streams", e.stream.Run)
 	g.Add("operator", func(ctx context.Context) error {
@@ -248,6 +253,9 @@ func (e *Edge) Close() {
 	}
 	if e.lock != nil {
 		_ = e.lock.Release() // the lock ends with the process at the latest
+	}
+	if e.giveUp != nil {
+		e.giveUp.Stop()
 	}
 }
 

@@ -37,6 +37,8 @@ type group struct {
 	counts map[usageKey]uint64
 	done   chan struct{} // closed when the group is on the disk, or err is set
 	err    error
+	late   chan struct{} // closed when the disk is full and nobody is to wait any longer
+	closed bool          // late is; guarded by the buffer's mu
 }
 
 // run is what will be one log entry.
@@ -46,7 +48,7 @@ type run struct {
 }
 
 func newGroup() *group {
-	return &group{done: make(chan struct{}), counts: map[usageKey]uint64{}}
+	return &group{done: make(chan struct{}), late: make(chan struct{}), counts: map[usageKey]uint64{}}
 }
 
 // Append writes a request's blocks, all or none, and returns when they are on the disk.
@@ -65,8 +67,12 @@ type Pending struct{ group *group }
 // Wait returns when the blocks are on the disk. After an error nobody knows whether
 // they are.
 func (p Pending) Wait() error {
-	<-p.group.done
-	return p.group.err
+	select {
+	case <-p.group.done:
+		return p.group.err
+	case <-p.group.late:
+		return ErrFull
+	}
 }
 
 // Put is Append without the wait. The blocks are copied, so that whoever waits need not
@@ -91,7 +97,7 @@ func (b *Buffer) Put(blocks ...[]byte) (Pending, error) {
 
 // admitLocked waits for room in the group and takes size bytes of the budget.
 func (b *Buffer) admitLocked(size int64) error {
-	for b.group.bytes > groupBytes && !b.closed && b.committed == nil {
+	for b.group.bytes > groupBytes && !b.closed && b.committed == nil && !b.fullLocked() {
 		b.taken.Wait()
 	}
 	return b.holdLocked(size)
@@ -104,7 +110,7 @@ func (b *Buffer) holdLocked(size int64) error {
 		return ErrClosed
 	case b.committed != nil:
 		return b.committed
-	case b.held+size > b.cfg.MaxBytes || !b.disk.roomLocked(b, size):
+	case b.fullLocked() || b.held+size > b.cfg.MaxBytes || !b.disk.roomLocked(b, size):
 		return ErrFull
 	}
 	b.held += size
@@ -181,7 +187,9 @@ func (b *Buffer) commitGroup() {
 	err := b.committed
 	b.mu.Unlock()
 	if err == nil {
+		waits := time.AfterFunc(patience, func() { b.answerLate(g) })
 		err = b.write(g)
+		waits.Stop()
 	}
 	b.mu.Lock()
 	if err != nil {
@@ -260,4 +268,35 @@ func (b *Buffer) wroteLocked(g *group) {
 	for k, n := range g.counts {
 		b.usage.add(k, n)
 	}
+}
+
+// patience is how long those who append wait for a disk that is full.
+const patience = 2 * time.Second
+
+// fullLocked reports that something waits for space: what is appended now would wait, too.
+func (b *Buffer) fullLocked() bool { return b.group.closed || b.space.Waiting() }
+
+// answerLate ends the waiting for a group whose writing waits for space, and for what was
+// gathered behind it. Both have their numbers and will be written: nobody knows when, so
+// nobody is told that they were.
+func (b *Buffer) answerLate(g *group) {
+	select {
+	case <-g.done:
+		return
+	default:
+	}
+	if !b.space.Waiting() { // the disk is only slow
+		time.AfterFunc(patience, func() { b.answerLate(g) })
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, waits := range []*group{g, b.group} {
+		if !waits.closed {
+			waits.closed = true
+			close(waits.late)
+		}
+	}
+	b.signalLocked() // what was gathered makes room for others as soon as it can, though it may be nothing
+	b.taken.Broadcast()
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"skerry/edgenode/waitfs"
 	"skerry/replication/up"
 )
 
@@ -51,7 +52,8 @@ type Config struct {
 	// MaxBytes bounds what is kept until the centre has stored it; 0 means 20 GiB.
 	MaxBytes int64
 	// ReserveBytes is how much of the disk must stay free; 0 means 1 GiB. It has to cover
-	// what Pebble writes besides: a failed commit ends the process.
+	// what Pebble writes besides: what finds no space waits for it, and so do those who
+	// wait for the disk.
 	ReserveBytes int64
 	// Upload takes payloads over up.MaxInlineBytes; nil makes Read fail at such a payload.
 	Upload Uploader
@@ -99,6 +101,7 @@ func (c Config) withDefaults() Config {
 type Buffer struct {
 	cfg    Config
 	db     *pebble.DB
+	space  *waitfs.FS // that db works on
 	lock   *pebble.Lock
 	me     up.Incarnation
 	source string // the edge and the store's own id, which lives as long as the disk
@@ -272,6 +275,10 @@ func (b *Buffer) lifeLocked(in up.Incarnation) *life {
 	}
 	return nil
 }
+
+// GiveUp makes what waits for space fail, now and later, which ends the process: for when
+// it is to end anyway, and Close would wait.
+func (b *Buffer) GiveUp() { b.space.GiveUp() }
 
 // Close waits for what is being written and closes the store. Calls that wait are answered.
 func (b *Buffer) Close() error {

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"skerry/edgenode/waitfs"
 	"skerry/replication/up"
 )
 
@@ -24,6 +25,7 @@ func Open(cfg Config) (*Buffer, error) {
 		return nil, err
 	}
 	b := &Buffer{cfg: cfg.withDefaults(), group: newGroup(), gathered: make(chan struct{}, 1)}
+	b.space = waitfs.New(b.cfg.FS, b.cfg.Log.With("store", "ingest buffer"))
 	b.taken = sync.NewCond(&b.mu)
 	for _, lane := range up.Lanes {
 		b.appended[lane] = make(chan struct{})
@@ -99,7 +101,7 @@ func syncDir(fs vfs.FS, dir string) error {
 
 func (b *Buffer) options() *pebble.Options {
 	o := &pebble.Options{
-		FS:   b.cfg.FS,
+		FS:   b.space,
 		Lock: b.lock,
 		// The log is written once, read once and freed: a small cache serves the shipper,
 		// which reads what was just written out of the memtables.
@@ -124,6 +126,9 @@ func (b *Buffer) options() *pebble.Options {
 		// everything else goes on.
 		DataCorruption: func(i pebble.DataCorruptionInfo) { b.reportDamage(i.Path, i.Details) },
 		DiskSlow: func(i pebble.DiskSlowInfo) {
+			if b.space.Waiting() {
+				return // that was said
+			}
 			b.cfg.Log.Warn("ingest buffer: slow disk", "operation", i.OpType.String(), "path", i.Path, "duration", i.Duration)
 		},
 	}
@@ -146,7 +151,8 @@ func (b *Buffer) backgroundError() func(error) {
 }
 
 // pebbleLog passes on what matters. Fatalf is how Pebble ends the process when a commit
-// fails: what it has confirmed then is on the disk, and what it has not was not answered.
+// fails for another reason than a full disk: what it has confirmed then is on the disk, and
+// what it has not was not answered.
 type pebbleLog struct{ log *slog.Logger }
 
 func (l pebbleLog) Infof(string, ...any) {}

@@ -109,10 +109,14 @@ func (b *Buffer) Add(project [16]byte, metric tally.Metric, now time.Time, n uin
 	case b.committed != nil:
 		defer b.mu.Unlock()
 		return b.committed
+	case b.fullLocked():
+		defer b.mu.Unlock()
+		return ErrFull
 	}
 	g := b.group
 	g.counts[usageKey{monthOf(now), project, metric}] += n
 	b.signalLocked()
 	b.mu.Unlock()
-	return Pending{g}.Wait()
+	<-g.done // however late: who counts again what was counted counts it twice
+	return g.err
 }

@@ -7,8 +7,8 @@
 // lane that is taken anew lies beside the one that is served until it is whole; a store
 // whose damage is found before it serves is not served, one whose damage is found later
 // is read where it can be until the followers fill a new one; a damaged store is set
-// aside under another name and reported, never deleted; nothing is written once the disk
-// is nearly full, because Pebble ends the process when a write fails.
+// aside under another name and reported, never deleted; nothing is begun once the disk is
+// nearly full, and what meets a full disk all the same waits for space while reads go on.
 //
 // It keeps no decoded form of anything: that is the views' work.
 //
@@ -36,6 +36,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"skerry/edgenode/waitfs"
 	"skerry/replication"
 	"skerry/replication/down"
 )
@@ -110,6 +111,7 @@ type Change struct {
 type Store struct {
 	config Config
 	log    *slog.Logger
+	space  *waitfs.FS // that databases work on
 	lock   *pebble.Lock
 
 	// observe is called after every write, in the writer's goroutine, once per write and
@@ -158,6 +160,7 @@ func Open(config Config, observe func(Change)) (*Store, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrLocked, config.Dir, err)
 	}
 	s := &Store{config: config, log: config.Log.With("store", "state"), lock: lock, observe: observe, changed: make(chan struct{}, 1), fatal: make(chan error, 1)}
+	s.space = waitfs.New(config.FS, s.log)
 	if err := s.openOrSetAside(); err != nil {
 		if s.sealer != nil {
 			err = errors.Join(err, s.sealer.close())
@@ -194,7 +197,11 @@ func (s *Store) Run(ctx context.Context) error {
 // those that changes wait for.
 const sealPause = 200 * time.Millisecond
 
-// Close gives the folder free. Run must have ended.
+// GiveUp makes what waits for space fail, now and later, which ends the process: for when
+// it is to end anyway, and whoever stores something would wait.
+func (s *Store) GiveUp() { s.space.GiveUp() }
+
+// Close unlocks the folder. Run must have ended.
 func (s *Store) Close() error {
 	s.swap.Lock()
 	defer s.swap.Unlock()
@@ -260,7 +267,7 @@ func (s *Store) openOrSetAside() error {
 	if err = s.open(sealed); err == nil {
 		return nil
 	}
-	if _, statErr := s.config.FS.Stat(s.path()); statErr != nil {
+	if _, statErr := s.config.FS.Stat(s.path()); statErr != nil || passing(err) {
 		return fmt.Errorf("open the state store: %w", err)
 	}
 	if err := s.setAside(err); err != nil {
@@ -316,8 +323,8 @@ func (s *Store) open(sealed *seal) error {
 // damaged one is put away.
 func (s *Store) openDatabase() (*pebble.DB, error) {
 	db, err := pebble.Open(s.path(), s.options())
-	if err == nil {
-		return db, nil
+	if err == nil || passing(err) {
+		return db, err
 	}
 	desc, peekErr := pebble.Peek(s.path(), s.config.FS)
 	if peekErr != nil || !desc.Exists || desc.OptionsFilename == "" {
@@ -358,7 +365,7 @@ func (s *Store) show() {
 
 func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
-		FS:                         s.config.FS,
+		FS:                         s.space,
 		CacheSize:                  s.config.Cache,
 		MemTableSize:               s.config.MemTable,
 		FormatMajorVersion:         pebble.FormatNewest,
@@ -383,6 +390,9 @@ func (s *Store) options() *pebble.Options {
 
 // roomy fails when the disk is nearly full.
 func (s *Store) roomy() error {
+	if s.space.Waiting() {
+		return ErrFull
+	}
 	free, err := s.config.Free()
 	if err != nil {
 		return fmt.Errorf("ask for free disk space: %w", err)
