@@ -192,7 +192,7 @@ func webhooksRoutes(m *webhooks.Module) []Route {
 		{Method: "GET", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.List},
 		{Method: "POST", Path: "/api/v1/webhooks/subscriptions", Needs: ProjectAdmin, Handle: m.Create},
 		{Method: "GET", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Get},
-		{Method: "PATCH", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Change},
+		{Method: "PATCH", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Patch},
 		{Method: "DELETE", Path: "/api/v1/webhooks/subscriptions/{id}", Needs: ProjectAdmin, Handle: m.Delete},
 		{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/rotate-secret", Needs: ProjectAdmin, Handle: m.RotateSecret},
 		{Method: "POST", Path: "/api/v1/webhooks/subscriptions/{id}/test", Needs: ProjectAdmin, Handle: m.Test},

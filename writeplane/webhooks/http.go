@@ -167,8 +167,8 @@ func (m *Module) Get(w http.ResponseWriter, r *http.Request, c *access.Call) err
 	return reply.Resource(w, http.StatusOK, "subscription", s.Subscription, nil)
 }
 
-// Change serves PATCH /api/v1/webhooks/subscriptions/{id}.
-func (m *Module) Change(w http.ResponseWriter, r *http.Request, c *access.Call) error {
+// Patch serves PATCH /api/v1/webhooks/subscriptions/{id}.
+func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	patch, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
 		return err
