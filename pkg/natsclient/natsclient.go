@@ -1,9 +1,11 @@
 // Package natsclient connects a process to NATS for as long as it lives.
 //
-// It promises: the connection is tried again whatever became of it, also when NATS refuses its credentials, which may be
-// put right later, there or in the file that they are read from; every attempt looks names up and reads credentials anew;
-// a connection on which nothing comes any more (a machine that is gone, a firewall that has forgotten it) is given up
-// within 15 seconds. The log is told why there is no connection, unless it comes soon, and once a minute if it repeats.
+// It promises: the connection is tried again whatever became of it, also when NATS
+// refuses its credentials, which may be put right later, there or in the file that they
+// are read from; every attempt looks names up and reads credentials anew; a connection on
+// which nothing comes any more (a machine that is gone, a firewall that has forgotten it)
+// is given up within 15 seconds. The log is told why there is no connection, unless it
+// comes soon, and once a minute if it repeats.
 package natsclient
 
 import (
@@ -17,8 +19,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Connect returns at once: the server need not be there yet, and may come and go. name is what the server calls the
-// connection; options come on top, for credentials and TLS.
+// Connect returns at once: the server need not be there yet, and may come and go. name is
+// what the server calls the connection; options come on top, for credentials and TLS.
 func Connect(name, url string, log *slog.Logger, options ...nats.Option) (*nats.Conn, error) {
 	faults := &faults{log: log, now: time.Now}
 	var made atomic.Pointer[nats.Conn]
@@ -35,7 +37,8 @@ func Connect(name, url string, log *slog.Logger, options ...nats.Option) (*nats.
 		nats.ConnectHandler(func(*nats.Conn) { faults.back() }),
 		nats.ReconnectHandler(func(*nats.Conn) { faults.back() }),
 		nats.CustomReconnectDelay(func(int) time.Duration {
-			// An attempt that got as far as TLS or the credentials leaves its fault here alone.
+			// An attempt that got as far as TLS or the credentials leaves its fault
+			// here alone.
 			if conn := made.Load(); conn != nil && conn.LastError() != nil {
 				faults.failed(conn.LastError())
 			}
@@ -50,8 +53,8 @@ func Connect(name, url string, log *slog.Logger, options ...nats.Option) (*nats.
 	return conn, nil
 }
 
-// delay is the time between two attempts at all servers. It differs, so that those who lost a server together do not all
-// come back at once.
+// delay is the time between two attempts at all servers. It differs, so that those who
+// lost a server together do not all come back at once.
 func delay() time.Duration { return 200*time.Millisecond + rand.N(300*time.Millisecond) }
 
 const (
@@ -72,7 +75,8 @@ type faults struct {
 	told  map[string]time.Time // what else was told within the last minute, and when
 }
 
-// failed is called when an attempt to connect has failed. Its text may differ each time (it can hold the time of day).
+// failed is called when an attempt to connect has failed. Its text may differ each time
+// (it can hold the time of day).
 func (f *faults) failed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -85,9 +85,9 @@ func Deleted(w http.ResponseWriter) error {
 // statusClientGone is nginx's word for a client that did not wait; the standard has none.
 const statusClientGone = 499
 
-// Error answers err: a problem in its own words, anything else as an internal fault
-// that only the log explains. The answer names the id that its headers carry. A request
-// that failed because its client ended the connection, or its side of it, is no fault of ours.
+// Error answers err: a problem in its own words, anything else as an internal fault that
+// only the log explains. The answer names the id that its headers carry. A request that
+// failed because its client ended the connection, or its side of it, is no fault of ours.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problem.Error
 	if errors.As(err, &p) {

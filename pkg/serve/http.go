@@ -76,7 +76,8 @@ func HTTP(ctx context.Context, ln net.Listener, handler http.Handler, limits Lim
 		IdleTimeout:       limits.Idle,
 		MaxHeaderBytes:    limits.Header,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
-		// OPTIONS * is a request like any other: the handler gives it an id and says that there is no such path.
+		// OPTIONS * is a request like any other: the handler gives it an id and says that
+		// there is no such path.
 		DisableGeneralOptionsHandler: true,
 	}
 	ended := make(chan error, 1)
