@@ -57,7 +57,7 @@ var (
 	bodyUnknown  = problem.Newf(problem.NotFound, "not_found", "survey not found for this project").Body()
 )
 
-// List answers GET /api/pulse/surveys.
+// List serves GET /api/pulse/surveys.
 func (h *Handler) List(ctx *fasthttp.RequestCtx, _ []byte) {
 	pages := h.admit(ctx)
 	if pages == nil {
@@ -74,7 +74,7 @@ func (h *Handler) List(ctx *fasthttp.RequestCtx, _ []byte) {
 	send(ctx, pages.list)
 }
 
-// Bundle answers GET /api/pulse/surveys/:survey_id; wanted is the id or the slug.
+// Bundle serves GET /api/pulse/surveys/:survey_id; wanted is the id or the slug.
 func (h *Handler) Bundle(ctx *fasthttp.RequestCtx, wanted []byte) {
 	pages := h.admit(ctx)
 	if pages == nil {
