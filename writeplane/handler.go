@@ -34,10 +34,12 @@ type HandlerConfig struct {
 	// AdmittedFor is how long a caller whose body is still on its way counts as admitted
 	// before it is asked again who that is; 0 means a second.
 	AdmittedFor time.Duration
-	// LongCalls is how many calls of Long routes may be at work at once, and half as many of
-	// one organization; 0 means 8. Each may keep a connection to the database for long.
+	// LongCalls is how many calls of Long routes may be at work at once, and half as
+	// many of one organization; 0 means 8. Each may keep a connection to the database
+	// for long.
 	LongCalls int
-	// LongPatience is how long such a call waits for its turn before it is refused; 0 means 10 s.
+	// LongPatience is how long such a call waits for its turn before it is refused; 0
+	// means 10 s.
 	LongPatience time.Duration
 	// Observe, when set, hears of every answer: the route's path ("" for an unknown
 	// one), its method, the status and how long it took.

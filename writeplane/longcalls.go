@@ -13,8 +13,9 @@ import (
 // walks of the audit log, sparse filters, sums, member lists. Without a bound those of one
 // organization could hold every connection, and a halt of another would wait for one.
 //
-// There are places for all together, and half of them for one organization. Beyond that
-// calls wait in line, and are then refused. Next is who has fewest at work, the oldest first.
+// There are places for all together, and half of them for one organization. Beyond
+// that calls wait in line, and are then refused. Next is who has fewest at work, the
+// oldest first.
 type longCalls struct {
 	places   int
 	patience time.Duration

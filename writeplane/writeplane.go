@@ -293,7 +293,8 @@ type Status struct {
 	Ingestion  IngestionStatus      `json:"ingestion"`
 }
 
-// PublishingStatus is this process's part in sending state to the edges: one of the planes leads at a time.
+// PublishingStatus is this process's part in sending state to the edges: one of the
+// planes leads at a time.
 type PublishingStatus struct {
 	Leading bool   `json:"leading"`
 	Fault   string `json:"fault,omitempty"` // why it cannot lead, or why a lane stands still

@@ -9,7 +9,7 @@ import (
 	"skerry/writeplane/commit"
 )
 
-// ListKeys is GET /api/v1/projects/:id/api-keys; revoked keys stay in the list.
+// ListKeys serves GET /api/v1/projects/:id/api-keys; revoked keys stay in the list.
 func (m *Module) ListKeys(w http.ResponseWriter, r *http.Request, c *Call) error {
 	project, err := m.visibleProject(r, c)
 	if err != nil {
@@ -19,7 +19,7 @@ func (m *Module) ListKeys(w http.ResponseWriter, r *http.Request, c *Call) error
 	return List[keyRow, keyView]{"api_keys", sql, scanKey, keyRow.view, func(k keyRow) string { return k.ID }}.Serve(m.access, w, r, c, project.ID)
 }
 
-// CreateKey is POST /api/v1/projects/:id/api-keys; the secret is shown this once.
+// CreateKey serves POST /api/v1/projects/:id/api-keys; the secret is shown this once.
 func (m *Module) CreateKey(w http.ResponseWriter, r *http.Request, c *Call) error {
 	var body struct {
 		Name        string `json:"name"`
@@ -70,7 +70,7 @@ func (m *Module) lockKey(r *http.Request, tx *commit.Tx, c *Call) (keyRow, error
 // ErrRevoked is the 409 of rotating a key that was revoked.
 var ErrRevoked = problem.Newf(problem.Conflict, "revoked", "a revoked key cannot be rotated")
 
-// RotateKey is POST /api/v1/api-keys/:id/rotate.
+// RotateKey serves POST /api/v1/api-keys/:id/rotate.
 func (m *Module) RotateKey(w http.ResponseWriter, r *http.Request, c *Call) error {
 	grace, err := ReadGrace(r)
 	if err != nil {
@@ -95,7 +95,7 @@ func (m *Module) RotateKey(w http.ResponseWriter, r *http.Request, c *Call) erro
 	return reply.Resource(w, http.StatusOK, "api_key", key.view(), map[string]any{"secret": secret})
 }
 
-// RevokeKey is DELETE /api/v1/api-keys/:id.
+// RevokeKey serves DELETE /api/v1/api-keys/:id.
 func (m *Module) RevokeKey(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		row, err := m.lockKey(r, tx, c)

@@ -11,7 +11,7 @@ import (
 	"skerry/writeplane/commit"
 )
 
-// ListProjects is GET /api/v1/projects: those that the caller may see.
+// ListProjects serves GET /api/v1/projects: those that the caller may see.
 func (m *Module) ListProjects(w http.ResponseWriter, r *http.Request, c *Call) error {
 	visible := c.Caller.MemberProjects
 	if c.Caller.ProjectID != "" {
@@ -24,7 +24,7 @@ func (m *Module) ListProjects(w http.ResponseWriter, r *http.Request, c *Call) e
 	return List[ProjectRow, projectView]{"projects", sql, scanProject, ProjectRow.view, func(p ProjectRow) string { return p.ID }}.Serve(m.access, w, r, c, c.Caller.OrganizationID, visible)
 }
 
-// CreateProject is POST /api/v1/projects.
+// CreateProject serves POST /api/v1/projects.
 func (m *Module) CreateProject(w http.ResponseWriter, r *http.Request, c *Call) error {
 	sent, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
@@ -84,7 +84,7 @@ func (m *Module) lockProject(ctx context.Context, tx *commit.Tx, c *Call, projec
 	return row, c.See(row.Access())
 }
 
-// GetProject is GET /api/v1/projects/:id.
+// GetProject serves GET /api/v1/projects/:id.
 func (m *Module) GetProject(w http.ResponseWriter, r *http.Request, c *Call) error {
 	row, err := m.visibleProject(r, c)
 	if err != nil {
@@ -93,7 +93,7 @@ func (m *Module) GetProject(w http.ResponseWriter, r *http.Request, c *Call) err
 	return reply.Resource(w, http.StatusOK, "project", row.view(), nil)
 }
 
-// PatchProject is PATCH /api/v1/projects/:id: a merge patch of the settings.
+// PatchProject serves PATCH /api/v1/projects/:id: a merge patch of the settings.
 func (m *Module) PatchProject(w http.ResponseWriter, r *http.Request, c *Call) error {
 	patch, err := jsonbody.Read(r, jsonbody.Limit)
 	if err != nil {
@@ -127,7 +127,7 @@ func (m *Module) PatchProject(w http.ResponseWriter, r *http.Request, c *Call) e
 	return reply.Resource(w, http.StatusOK, "project", after.view(), nil)
 }
 
-// DeleteProject is DELETE /api/v1/projects/:id.
+// DeleteProject serves DELETE /api/v1/projects/:id.
 func (m *Module) DeleteProject(w http.ResponseWriter, r *http.Request, c *Call) error {
 	err := m.commits.InTx(r.Context(), c.Origin(), func(tx *commit.Tx) error {
 		row, err := m.lockProject(r.Context(), tx, c, r.PathValue("id"), forDeletion)

@@ -130,8 +130,9 @@ func (x *Exporter) start(ctx context.Context, tx *commit.Tx, s scheduleRow) erro
 	return insertExport(ctx, tx, x.queue, export, &s.ID)
 }
 
-// makerMay reports whether whoever made the schedule may still read all that it exports: it
-// goes on in that member's name, as tokens do, and must not bring the log to people who left.
+// makerMay reports whether whoever made the schedule may still read all that it exports:
+// it goes on in that member's name, as tokens do, and must not bring the log to people
+// who left.
 func (s scheduleRow) makerMay(ctx context.Context, tx *commit.Tx) (bool, error) {
 	maker, ok, err := access.MemberCaller(ctx, tx, s.OrganizationID, s.CreatedBy)
 	return ok && maker.Role >= access.ProjectAdmin && covers(maker, s.Filters), err

@@ -38,7 +38,8 @@ func one(ctx context.Context, q postgres.Querier, project, name, lock string) (*
 	return c, err
 }
 
-// forUpdate locks a cohort for a change, and keeps its project from being deleted meanwhile (access.Keep).
+// forUpdate locks a cohort for a change, and keeps its project from being deleted
+// meanwhile (access.Keep).
 const forUpdate = "AND p.deleted_at IS NULL FOR UPDATE OF c FOR KEY SHARE OF p"
 
 func list(ctx context.Context, q postgres.Querier, project, after string, limit int) ([]*Cohort, error) {

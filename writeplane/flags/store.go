@@ -20,7 +20,8 @@ SELECT f.id, f.project_id, p.organization_id, f.environment, f.key, f.kind, f.de
 FROM flags f JOIN projects p ON p.id = f.project_id
 WHERE p.deleted_at IS NULL AND `
 
-// locked locks a flag for a change, and keeps its project from being deleted meanwhile (access.Keep).
+// locked locks a flag for a change, and keeps its project from being deleted meanwhile
+// (access.Keep).
 const locked = "FOR UPDATE OF f FOR KEY SHARE OF p"
 
 func scanFlag(row pgx.CollectableRow) (*Flag, error) {

@@ -112,7 +112,7 @@ func (m *Module) grant(subject string, data []byte) (string, error) {
 
 func encoded(box []byte) string { return base64.RawURLEncoding.EncodeToString(box) }
 
-// Put answers PUT /internal/v1/ingest/payloads/{key...}: 204 when the object lasts.
+// Put serves PUT /internal/v1/ingest/payloads/{key...}: 204 when the object lasts.
 func (m *Module) Put(w http.ResponseWriter, r *http.Request, _ *access.Call) error {
 	g, ok := m.open(r)
 	if !ok {

@@ -211,7 +211,8 @@ type usage struct {
 	sentAt                *time.Time
 }
 
-// Until the totals are written down, no project is deleted: its total would be left at the edges.
+// Until the totals are written down, no project is deleted: its total would be left at
+// the edges.
 const loadSQL = `
 SELECT p.id::text, p.organization_id::text, o.tier, p.quotas, s.month, coalesce(s.events, 0), coalesce(s.handshakes, 0), s.sent_at
 FROM projects p JOIN organizations o ON o.id = p.organization_id LEFT JOIN usage_sent s ON s.project_id = p.id

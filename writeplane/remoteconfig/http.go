@@ -110,7 +110,8 @@ func (m *Module) find(r *http.Request, c *access.Call) (*Item, error) {
 	return i, nil
 }
 
-// lock is find for changing the item, without a look at it first: others wait, and so does the deletion of its project.
+// lock is find for changing the item, without a look at it first: others wait, and so
+// does the deletion of its project.
 func lock(r *http.Request, tx *commit.Tx, c *access.Call) (*Item, error) {
 	i, err := one(r.Context(), tx, r.PathValue("id"), "AND p.organization_id = $2 FOR UPDATE OF i FOR KEY SHARE OF p", c.Caller.OrganizationID)
 	if err != nil {

@@ -85,17 +85,17 @@ func (m *Module) Publish(w http.ResponseWriter, r *http.Request, c *access.Call)
 	return m.step(w, r, c, publish)
 }
 
-// Close answers …/close.
+// Close serves POST …/close.
 func (m *Module) Close(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, closing)
 }
 
-// Reopen answers …/reopen.
+// Reopen serves POST …/reopen.
 func (m *Module) Reopen(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, reopen)
 }
 
-// Archive answers …/archive.
+// Archive serves POST …/archive.
 func (m *Module) Archive(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	return m.step(w, r, c, archive)
 }

@@ -36,7 +36,8 @@ func loadByID(ctx context.Context, q postgres.Querier, surveyID string) (*Stored
 	return load(ctx, q, "s.id = $1", surveyID)
 }
 
-// lockByID locks a survey for a change, and keeps its project from being deleted meanwhile (access.Keep).
+// lockByID locks a survey for a change, and keeps its project from being deleted
+// meanwhile (access.Keep).
 func lockByID(ctx context.Context, q postgres.Querier, surveyID string) (*Stored, error) {
 	return load(ctx, q, "s.id = $1 FOR UPDATE OF s FOR KEY SHARE OF p", surveyID)
 }

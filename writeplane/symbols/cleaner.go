@@ -79,8 +79,8 @@ func (c *Cleaner) Purge(ctx context.Context) error {
 	}
 }
 
-// Orphans removes files of this installation's projects that are older than age at a time, by
-// the database's clock too, and have no row. Files of other projects are another
+// Orphans removes files of this installation's projects that are older than age at a
+// time, by the database's clock too, and have no row. Files of other projects are another
 // installation's, in the same bucket.
 func (c *Cleaner) Orphans(ctx context.Context, now time.Time, age time.Duration) error {
 	agreed, err := postgres.Earlier(ctx, c.m.store.Pool(), now)

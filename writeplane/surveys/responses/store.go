@@ -358,8 +358,8 @@ const eventSubmitted = "pulse.response.submitted"
 // sweepRows bounds one statement of removeExpired, so that none holds many locks.
 const sweepRows = 5000
 
-// removeExpired removes partial responses and idempotency keys past their time at a time, by
-// the database's clock too.
+// removeExpired removes partial responses and idempotency keys past their time at a time,
+// by the database's clock too.
 func removeExpired(ctx context.Context, pool *pgxpool.Pool, now time.Time) error {
 	now, err := postgres.Earlier(ctx, pool, now)
 	if err != nil {

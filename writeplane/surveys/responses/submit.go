@@ -37,7 +37,7 @@ type accepted struct {
 	Survey string `json:"survey"`
 }
 
-// Submit answers POST /api/pulse/responses.
+// Submit serves POST /api/pulse/responses.
 func (m *Module) Submit(w http.ResponseWriter, r *http.Request, c *access.Call) error {
 	if !c.Key.Modules.Pulse {
 		return errModuleDisabled
