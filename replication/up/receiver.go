@@ -104,9 +104,9 @@ type Receiver struct {
 	js     jetstream.JetStream
 	room   chan struct{} // a slot per transaction
 	quick  chan struct{} // the alias lanes' own
-	// adjusted: the streams were brought to the configured limits. Run's goroutine
+	// adjusted: these lanes' streams were brought to the configured limits. Run's goroutine
 	// alone uses it.
-	adjusted bool
+	adjusted map[Lane]bool
 
 	mu    sync.Mutex
 	edges map[string]*edge
@@ -128,7 +128,7 @@ func NewReceiver(config ReceiverConfig, sink Sink, leases Leases, nc *nats.Conn)
 		return nil, fmt.Errorf("open jetstream: %w", err)
 	}
 	return &Receiver{
-		config: config, sink: sink, leases: leases, nc: nc, js: js, edges: map[string]*edge{},
+		config: config, sink: sink, leases: leases, nc: nc, js: js, edges: map[string]*edge{}, adjusted: map[Lane]bool{},
 		room: make(chan struct{}, config.Stores), quick: make(chan struct{}, 2),
 	}, nil
 }
@@ -173,34 +173,57 @@ func (r *Receiver) greeted(m *nats.Msg, start func(*edge)) {
 }
 
 // look makes sure that the streams are there, and finds edges that are silent and have
-// left messages.
+// left messages. What a server refuses of one stream (it may have no room for it) does not
+// concern the others.
 func (r *Receiver) look(ctx context.Context, start func(*edge)) error {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
 	left := map[string]bool{}
+	var failed []error
 	for _, lane := range Lanes {
-		stream, err := r.js.Stream(ctx, lane.Stream())
-		if errors.Is(err, jetstream.ErrStreamNotFound) || !r.adjusted {
-			stream, err = r.js.CreateOrUpdateStream(ctx, streamConfig(lane, r.config.Streams))
-		}
-		if err != nil {
-			return fmt.Errorf("make stream %s: %w", lane.Stream(), err)
-		}
-		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(Subject(lane, "*")))
-		if err != nil {
-			return fmt.Errorf("look into stream %s: %w", lane.Stream(), err)
-		}
-		for subject := range info.State.Subjects {
-			id := strings.TrimPrefix(subject, Subject(lane, ""))
-			if ValidEdge(id) {
-				left[id] = true
-				r.edge(id, start)
-			}
-		}
+		failed = append(failed, r.lookInto(ctx, lane, func(edge string) {
+			left[edge] = true
+			r.edge(edge, start)
+		}))
 	}
-	r.adjusted = true
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
 	r.forget(left)
 	return nil
+}
+
+// lookInto makes sure that a lane's stream is there, as it is configured, and names the
+// edges that have messages in it. A stream that may not be changed is used as it is.
+func (r *Receiver) lookInto(ctx context.Context, lane Lane, found func(edge string)) error {
+	config := streamConfig(lane, r.config.Streams)
+	stream, err := r.js.Stream(ctx, config.Name)
+	missing := errors.Is(err, jetstream.ErrStreamNotFound)
+	if err != nil && !missing {
+		return fmt.Errorf("find stream %s: %w", config.Name, err)
+	}
+	var refused error
+	if missing || !r.adjusted[lane] {
+		made, err := r.js.CreateOrUpdateStream(ctx, config)
+		if err != nil {
+			refused = fmt.Errorf("make stream %s of %d bytes: %w", config.Name, config.MaxBytes, err)
+		} else {
+			stream, r.adjusted[lane] = made, true
+		}
+	}
+	if stream == nil {
+		return refused
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(Subject(lane, "*")))
+	if err != nil {
+		return errors.Join(refused, fmt.Errorf("look into stream %s: %w", config.Name, err))
+	}
+	for subject := range info.State.Subjects {
+		if id := strings.TrimPrefix(subject, Subject(lane, "")); ValidEdge(id) {
+			found(id)
+		}
+	}
+	return refused
 }
 
 func (r *Receiver) edge(id string, start func(*edge)) *edge {
