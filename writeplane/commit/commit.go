@@ -174,16 +174,24 @@ func (tx *Tx) put(subject replication.Subject, body []byte) {
 	*lane = append(*lane, document{subject, body})
 }
 
-// flush hands everything over in the one order. What was left for later is sent when
-// the chains are locked, and then nothing until COMMIT, with which the rest travels.
+// flush hands everything over in the one order. What was left for later is sent when the
+// chains are locked, and then nothing until COMMIT, with which the rest travels. Only
+// documents of many bytes are written before that: see writeAhead.
 func (s *Store) flush(ctx context.Context, tx *Tx) error {
+	ahead := [replication.Lanes]bool{}
+	for lane := range tx.documents {
+		var err error
+		if ahead[lane], err = writeAhead(ctx, tx, replication.Lane(lane), tx.documents[lane]); err != nil {
+			return fmt.Errorf("write %s documents ahead: %w", replication.Lane(lane), err)
+		}
+	}
 	if len(tx.events)+len(tx.entries) > 0 {
 		if err := s.flushTrace(ctx, tx); err != nil {
 			return err
 		}
 	}
 	for lane := range tx.documents {
-		if err := flushLane(tx, replication.Lane(lane), tx.documents[lane]); err != nil {
+		if err := flushLane(tx, replication.Lane(lane), tx.documents[lane], ahead[lane]); err != nil {
 			return fmt.Errorf("write %s documents: %w", replication.Lane(lane), err)
 		}
 	}
@@ -236,11 +244,11 @@ WITH head AS (
 )
 SELECT pg_notify('` + Channel + `', '')`
 
-func flushLane(tx *Tx, lane replication.Lane, documents []document) error {
+func flushLane(tx *Tx, lane replication.Lane, documents []document, ahead bool) error {
 	if len(documents) == 0 {
 		return nil
 	}
-	slices.SortFunc(documents, func(a, b document) int { return cmp.Compare(a.subject, b.subject) })
+	sortDocuments(documents)
 	subjects := make([]string, len(documents))
 	bodies := make([][]byte, len(documents))
 	for i, d := range documents {
@@ -253,6 +261,70 @@ func flushLane(tx *Tx, lane replication.Lane, documents []document) error {
 	}
 	token := make([]byte, replication.TokenLen)
 	_, _ = rand.Read(token) // never fails, it ends the process instead
+	if ahead {
+		tx.Later(fmt.Sprintf("number %s documents", lane), numberLaneSQL, int16(lane), subjects, token, time.Now())
+		return nil
+	}
 	tx.Later(fmt.Sprintf("write %s documents", lane), flushLaneSQL, int16(lane), subjects, bodies, token, time.Now())
 	return nil
 }
+
+func sortDocuments(documents []document) {
+	slices.SortFunc(documents, func(a, b document) int { return cmp.Compare(a.subject, b.subject) })
+}
+
+const (
+	// manyBytes of documents are not written under the locks: a cohort of a million members
+	// has 200 MB, and whoever changes anything would wait for those.
+	manyBytes = 1 << 20
+	// aheadBytes bounds what a statement of writeAhead has.
+	aheadBytes = 8 << 20
+)
+
+// writeAhead writes the lane's documents without their places, when they have many bytes;
+// done tells whether it did. Nobody sees them before they are numbered: it is the same
+// transaction. Their rows are locked before the lane, unlike those of flushLane; whoever
+// else writes these subjects waits already, for the row of what they are documents of.
+func writeAhead(ctx context.Context, tx *Tx, lane replication.Lane, documents []document) (done bool, err error) {
+	total := 0
+	for _, d := range documents {
+		total += len(d.body)
+	}
+	if total <= manyBytes {
+		return false, nil
+	}
+	sortDocuments(documents)
+	for len(documents) > 0 {
+		var subjects []string
+		var bodies [][]byte
+		for size := 0; len(documents) > 0 && (size == 0 || size+len(documents[0].body) <= aheadBytes); documents = documents[1:] {
+			subjects, bodies = append(subjects, string(documents[0].subject)), append(bodies, documents[0].body)
+			size += len(documents[0].body)
+		}
+		if _, err := tx.Exec(ctx, writeAheadSQL, int16(lane), subjects, bodies); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+const writeAheadSQL = `
+INSERT INTO documents (subject, lane, position, tx_first, tx_last, commit_token, body, changed_at)
+SELECT d.subject, $1, 0, 0, 0, '', d.body, now() FROM unnest($2::text[], $3::bytea[]) AS d (subject, body)
+ON CONFLICT (subject) DO UPDATE SET body = excluded.body`
+
+// numberLaneSQL is flushLaneSQL for documents whose bodies are written. They stay where
+// they are: an update of the other columns does not copy them.
+const numberLaneSQL = `
+WITH head AS (
+	UPDATE lanes SET position = position + cardinality($2::text[]) WHERE lane = $1 RETURNING position
+), numbered AS (
+	UPDATE documents d SET
+		position = head.position - cardinality($2::text[]) + n.ordinal,
+		tx_first = head.position - cardinality($2::text[]) + 1, tx_last = head.position, commit_token = $3, changed_at = $4
+	FROM head, unnest($2::text[]) WITH ORDINALITY AS n (subject, ordinal)
+	WHERE d.subject = n.subject
+), recorded AS (
+	INSERT INTO commits (lane, position, token, at) SELECT $1, head.position, $3, $4 FROM head
+)
+SELECT pg_notify('` + Channel + `', '')`

@@ -230,3 +230,68 @@ func TestDocumentOverTheLimitIsTheCallersFault(t *testing.T) {
 		t.Fatalf("a body of 512 KiB and two quotes: %v, want 400 too_large", err)
 	}
 }
+
+// What has many bytes is written before the first lock that others wait for.
+func TestDocumentsOfManyBytesAreWrittenBeforeTheLocks(t *testing.T) {
+	t.Parallel()
+	db := dbtest.New(t)
+	waits, body := 0, strings.Repeat("x", 300<<10)
+	store := commit.New(db.App, commit.Sinks{
+		Audit: func(tx *postgres.Pipeline, _ commit.Origin, _ []commit.Entry) (func(context.Context) ([]commit.StoredEntry, error), error) {
+			err := tx.QueryRow(t.Context(), `SELECT count(*) FROM documents WHERE octet_length(body) > 300 << 10`).Scan(&waits)
+			if err == nil {
+				_, err = db.App.Exec(t.Context(), `SELECT FROM lanes FOR UPDATE NOWAIT`)
+			}
+			return func(context.Context) ([]commit.StoredEntry, error) { return nil, nil }, err
+		},
+		Deliveries: func(context.Context, *postgres.Pipeline, []commit.Event, []commit.Entry) (func([]commit.StoredEntry) error, error) {
+			return func([]commit.StoredEntry) error { return nil }, nil
+		},
+	})
+	put := func(keys ...string) {
+		t.Helper()
+		err := store.InTx(t.Context(), commit.Origin{}, func(tx *commit.Tx) error {
+			tx.Audit(commit.Entry{OrganizationID: project, Action: "a"})
+			for _, key := range keys {
+				if key, deleted := strings.CutPrefix(key, "-"); deleted {
+					tx.Delete(flag(key))
+				} else if err := tx.Put(flag(key), body+key); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a", "small")
+	if waits != 0 {
+		t.Errorf("%d documents are written ahead of a small transaction", waits)
+	}
+	var many []string
+	for i := range 60 { // 18 MB: more than a statement has
+		many = append(many, fmt.Sprintf("many-%02d", i))
+	}
+	put(append([]string{"b", "-small", "a"}, many...)...)
+	if waits != 62 {
+		t.Errorf("%d documents are written when the first lock is taken, want 62", waits)
+	}
+	keys := map[string]string{}
+	for _, key := range append(many, "a", "b", "small") {
+		keys[string(flag(key))] = key
+	}
+	found := documents(t, db)
+	for i, d := range found {
+		key, want := keys[d.Subject], ""
+		if key != "small" {
+			want = `"` + body + key + `"`
+		}
+		if d.Position != int64(3+i) || d.TxFirst != 3 || d.TxLast != 65 || !d.MatchesCommitToken || string(d.Body) != want {
+			t.Errorf("document %d: %q at %d of %d to %d, %d bytes, token %v", i, key, d.Position, d.TxFirst, d.TxLast, len(d.Body), d.MatchesCommitToken)
+		}
+	}
+	if len(found) != len(keys) {
+		t.Errorf("%d documents, want %d", len(found), len(keys))
+	}
+}
