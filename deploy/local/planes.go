@@ -111,7 +111,7 @@ func (p *planes) runEdge(ctx context.Context, i int) error {
 	node.ID = edgeID(i)
 	node.Data = filepath.Join(p.cfg.Data, node.ID)
 	node.Listen, node.OperatorListen = listeners(p.cfg.ListenEdge, i)
-	node.Limits.Drain = requestTime
+	node.Limits.Drain, node.Limits.Servers = requestTime, p.cfg.Edges
 	node.NATS = p.under.natsURL
 	address, known := p.beforehand()
 	if _, err := os.Stat(node.Data); err != nil || !known {

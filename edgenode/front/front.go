@@ -26,7 +26,8 @@ import (
 type Limits struct {
 	Header      int           // bytes of request line and headers; 0 means 8 KiB. Every open connection holds as much.
 	Answer      int           // bytes of an answer that leave together; 0 means 16 KiB. Every open connection holds as much.
-	Connections int           // at once, without streams of changes; 0 means 100,000, or half of the files that the process may open
+	Connections int           // at once, streams of changes among them; 0 means 100,000, or this server's share of half of the files that the process may open
+	Servers     int           // of the process, which share its files; 0 means this one alone
 	Time        time.Duration // for the header and the first 8 KiB of a body, and for what the rest keeps its reader waiting; 0 means 30 s
 	Idle        time.Duration // between requests of a connection; 0 means 75 s
 	Stall       time.Duration // in which a client must take 64 KiB of an answer, or the rest; 0 means 60 s
@@ -52,7 +53,7 @@ func (l Limits) withDefaults() Limits {
 		l.Answer = 16 << 10
 	}
 	if l.Connections == 0 {
-		l.Connections = min(100_000, serve.OpenFiles()/2)
+		l.Connections = max(1, min(100_000, serve.OpenFiles()/2/max(l.Servers, 1)))
 	}
 	return l
 }

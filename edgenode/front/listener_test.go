@@ -120,4 +120,9 @@ func TestConnectionsLeaveFilesForTheStores(t *testing.T) {
 	if bound := (Limits{}).withDefaults().Connections; bound != min(100_000, files/2) {
 		t.Errorf("%d connections with %d files", bound, files)
 	}
+	// Servers of one process leave as many together as one alone.
+	const servers = 64
+	if bound := (Limits{Servers: servers}).withDefaults().Connections; bound*servers > files/2 || bound < 1 {
+		t.Errorf("%d connections at each of %d servers with %d files", bound, servers, files)
+	}
 }

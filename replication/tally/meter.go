@@ -145,14 +145,18 @@ func (m *Meter) Run(ctx context.Context, nc *nats.Conn) error {
 	tick := time.NewTicker(storeEvery)
 	defer tick.Stop()
 	lastAll := m.now()
+	var failure error
 	for {
 		select {
 		case <-ctx.Done():
 			return m.store()
 		case <-tick.C:
 		}
-		if err := m.store(); err != nil {
-			slog.Error("store usage", "error", err)
+		before := failure
+		if failure = m.store(); failure != nil {
+			if before == nil {
+				slog.Error("store usage", "error", failure)
+			}
 			continue
 		}
 		if !nc.IsConnected() {
