@@ -88,7 +88,7 @@ func (cmd *edgeCommand) Run(ctx context.Context) error {
 
 type edgeRetire struct {
 	ID  string `arg:"" help:"Id of the edge."`
-	Ops string `help:"Operator listener of a write plane: an edge belongs to no organization, so no token can decide over it." default:"http://127.0.0.1:8190" placeholder:"URL"`
+	Ops string `help:"Operator listener of a write plane: an edge belongs to no organization, so no token can decide over it." default:"http://127.0.0.1:8190"`
 }
 
 // Run asks a write plane to record the edge's gaps and to go on without it.
