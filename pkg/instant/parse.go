@@ -15,8 +15,8 @@ const Wanted = "an ISO 8601 time such as 2026-01-02T03:04:05.678Z"
 // in UTC, as all timestamps of the interface are; a date alone means its first instant.
 // What lies outside the years 1 to 9999 in UTC is refused, since Layout cannot show it.
 // The instant that begins the year 1 is read a microsecond late, which Layout does not
-// show either: some clients send it for want of a time, and the zero Time stands for no
-// time at all.
+// show either: some clients send it when they have no time, and the zero Time stands for
+// no time at all.
 func Parse(s string) (time.Time, error) {
 	r := reader{rest: s}
 	t, ok := r.instant()

@@ -11,11 +11,11 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// A NATS server whose disk has refused a write, most often for want of space, takes
+// A NATS server whose disk has refused a write, most often because it was full, takes
 // nothing more into the stream, or into any, for the rest of its life: whatever is
-// published stays without an answer, and only its log says why. So it is looked
-// after, and started again when its disk takes bytes: a start reads what is there and
-// forgets the fault.
+// published stays without an answer, and only its log says why. So it is looked after,
+// and started again when its disk takes bytes: a start reads what is there and forgets
+// the fault.
 const (
 	lookEvery = time.Second
 	// calm is the least time between two starts: a disk that is full again at once is not

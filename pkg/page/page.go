@@ -64,7 +64,7 @@ const macLen = 16
 
 // Window is the part of a list that one request asks for.
 type Window struct {
-	// Limit is how many rows the answer shows at the most.
+	// Limit is how many rows the answer shows at most.
 	Limit int
 
 	signer  *Signer
