@@ -64,8 +64,8 @@ func (in *ingest) close() error {
 type IngestStatus struct {
 	Buffer  buffer.Status   `json:"buffer"`
 	Shipper []up.LaneStatus `json:"shipper"`
-	// Full counts requests answered 503 for want of disk or memory, Garbage operations
-	// left out for their ids.
+	// Full counts requests answered 503 because disk or memory was short, Garbage
+	// operations left out for their ids.
 	Full    uint64 `json:"full"`
 	Garbage uint64 `json:"garbage"`
 	// Forgotten counts rate counters that made room for others: more keys were tried than

@@ -90,7 +90,7 @@ func render(s *view.Survey) *rendered {
 	return r
 }
 
-// weight is reckoned: the codings of a page take less than the page itself.
+// weight is an estimate: the compressed forms of a page take less than the page itself.
 func (r *rendered) weight() int {
 	const overhead = 200
 	if r.bundle == nil {

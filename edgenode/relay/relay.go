@@ -33,7 +33,7 @@ import (
 	"skerry/pkg/dial"
 )
 
-// Config says whereto and how. Zero values mean the defaults.
+// Config says where requests go, and how. Zero values mean the defaults.
 type Config struct {
 	// WritePlane is the base address: "http://host:port", without a path.
 	WritePlane string

@@ -16,7 +16,7 @@ const pointer = int64(unsafe.Sizeof(uintptr(0)))
 // allocated is what an object of n bytes takes: sizes go in steps.
 func allocated[N int | uintptr](n N) int64 { return int64(n+15) &^ 15 }
 
-// cost is how many bytes the environment is reckoned to hold.
+// cost estimates how many bytes the environment holds.
 func (e *Environment) cost() int64 {
 	const slotAndMaps = 512
 	n := allocated(unsafe.Sizeof(*e)) + allocated(unsafe.Sizeof(slot{})) + slotAndMaps
