@@ -88,8 +88,8 @@ func (s *Store) HearUses(ctx context.Context, nc *nats.Conn) error {
 	}
 }
 
-// noteUsesSQL locks the keys in the order of their ids, as whoever changes several of them
-// does, lest they wait for each other.
+// noteUsesSQL locks the keys in the order of their ids, as whoever changes several of
+// them does, so that they do not wait for each other.
 const noteUsesSQL = `
 WITH used AS MATERIALIZED (
 	SELECT k.id, u.at FROM api_keys k JOIN unnest($1::uuid[], $2::timestamptz[]) AS u (id, at) ON k.id = u.id

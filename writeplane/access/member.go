@@ -128,7 +128,7 @@ func removeMember(ctx context.Context, tx *commit.Tx, m memberRow) error {
 // lockMember is the organization's member of that id, locked, and with it every owner:
 // whoever takes an owner away holds that owner's row, so that the others wait and two
 // owners cannot remove each other at once. All are locked by one statement in the order
-// of their ids, lest two such changes wait for each other.
+// of their ids, so that two such changes do not wait for each other.
 func lockMember(ctx context.Context, tx *commit.Tx, organizationID, memberID string) (memberRow, error) {
 	if !id.Valid(memberID) {
 		return memberRow{}, ErrNotFound

@@ -58,8 +58,8 @@ func scanSchedule(row pgx.CollectableRow) (s scheduleRow, err error) {
 	return s, err
 }
 
-// periodEnd is the end of the period that t lies in, in UTC: midnight, Monday's,
-// the first's.
+// periodEnd is the end of the period of t, in UTC: the next midnight, the next Monday's,
+// or that of the first of the next month.
 func periodEnd(frequency string, t time.Time) time.Time {
 	t = t.UTC()
 	day := time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, time.UTC)
