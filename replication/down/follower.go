@@ -155,7 +155,7 @@ func (f *Follower) Run(ctx context.Context) error {
 }
 
 // session reads the stream from where the disk is, or everything anew where that is
-// impossible, until something is amiss or ctx ends.
+// impossible, until something is wrong or ctx ends.
 func (f *Follower) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
