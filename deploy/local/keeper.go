@@ -51,7 +51,7 @@ func (k *keeper) keep(ctx context.Context) error {
 		case <-server.Done():
 		}
 		slog.Error("PostgreSQL ended by itself; starting it again", "error", server.Err())
-		_ = server.Stop() // gives the folder free
+		_ = server.Stop() // unlocks the folder
 		for {
 			select {
 			case <-ctx.Done():

@@ -77,7 +77,7 @@ type stats struct{ track, people, alias, crashes, garbage, full, spooled atomic.
 type Stats struct {
 	Track, People, Alias, Crashes uint64 // accepted operations
 	Garbage                       uint64 // operations left out for their ids
-	Full                          uint64 // requests answered 503 for want of disk or memory
+	Full                          uint64 // requests answered 503 because disk or memory was short
 	Spooled                       uint64 // requests that went through the disk while they were checked
 	Memory                        int64  // bytes taken of the budget at this moment
 }

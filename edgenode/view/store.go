@@ -18,7 +18,7 @@ import (
 
 // Options bound the views. Zero values mean the defaults.
 type Options struct {
-	Bytes       int64 // of environments in memory, reckoned; 0 means 96 MiB. The one in use stays, however large.
+	Bytes       int64 // of environments in memory, estimated; 0 means 96 MiB. The one in use stays, however large.
 	Keys        int64 // API keys in memory; 0 means 65,536
 	MemberBytes int64 // of cohorts' members in memory; 0 means 32 MiB
 	Hooks       Hooks
@@ -246,7 +246,7 @@ func (s *Store) remove(at *slot) {
 // Stats are for metrics.
 type Stats struct {
 	Environments int
-	Bytes        int64 // reckoned
+	Bytes        int64 // estimated
 	Fills        int64 // environments compiled from disk
 }
 

@@ -66,7 +66,7 @@ type Environment struct {
 	at     [replication.Lanes]replication.Position // everything up to here is in it
 	parts  [replication.Lanes]store.Positions      // what Revision and Modules are made of
 	halts  map[string]*state.Halt                  // by key of the flag, which may not be there yet
-	bytes  int64                                   // that the lists above are reckoned to hold
+	bytes  int64                                   // that the lists above hold, estimated
 	hooked int64                                   // of the compiled forms
 }
 
