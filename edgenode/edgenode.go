@@ -149,7 +149,8 @@ func New(config Config) (_ *Edge, err error) {
 	if e.operator, err = serve.Listen("--listen-operator", config.OperatorListen); err != nil {
 		return nil, err
 	}
-	// What cannot be sent fails at once: everything here knows how to send again.
+	// Nothing is kept to be sent after a reconnect, so what cannot be sent fails at once:
+	// everything here knows how to send again.
 	options := append([]nats.Option{nats.ReconnectBufSize(-1)}, config.NATSOptions...)
 	if e.conn, err = natsclient.Connect("skerry edge "+config.ID, config.NATS, config.Log, options...); err != nil {
 		return nil, err

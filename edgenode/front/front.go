@@ -139,10 +139,11 @@ func careful(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 
 var errAmbiguous = errors.New("a request that may end in two places")
 
-// ambiguous tells whether what stands in front of this edge may have seen another end of
-// the request, or other headers in it: then what follows is not what its sender was
-// allowed to send. Its length is said in two ways, or in one that its version of HTTP
-// does not have, or a line feed alone ends a line, which others take for a part of it.
+// ambiguous tells whether a proxy in front of this edge may have seen another end of the
+// request, or other headers in it, than fasthttp does: what follows on the connection is
+// then perhaps nothing that the proxy's client was allowed to send. That is so when the
+// length is given in two ways, or in one that the request's version of HTTP does not
+// have, or when a line feed alone ends a line, which others take for a part of it.
 func ambiguous(h *fasthttp.RequestHeader) bool {
 	raw := h.RawHeaders()
 	if bytes.Count(raw, lineFeed) != bytes.Count(raw, carriageReturn) { // one without the other is refused already
@@ -266,9 +267,8 @@ func Body(ctx *fasthttp.RequestCtx, dst []byte, limit int) ([]byte, error) {
 	}
 }
 
-// refuse answers what the server itself cannot take for a request. It is answered before
-// anything else sees it, so the id that every answer has is given here: the caller's if
-// the header was read as far as that.
+// refuse answers what the server cannot read as a request. No handler sees it, so the id
+// that every answer has is set here: the caller's, if the header was read as far as that.
 func refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.Reset()
 	linger(ctx)

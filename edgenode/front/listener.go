@@ -14,9 +14,9 @@ import (
 
 // listener wraps every connection it accepts in a conn.
 //
-// It does not let connections take what the process may open: one without a file left
-// cannot write to its disk, and the stores end it then. Past the bound a connection is
-// told so and ended.
+// It keeps connections from taking all the files that the process may open: without a
+// free one the stores cannot write to the disk, and end the process. A connection past
+// the bound is told so and ended.
 type listener struct {
 	net.Listener
 	limits *Limits

@@ -79,8 +79,8 @@ func (c *claim) pace(now time.Time) float64 {
 	return float64(c.come.Load()) / now.Sub(c.since).Seconds()
 }
 
-// evens tells whether c would still hold no more than v when v has yielded to it. A party
-// of both is no difference.
+// evens tells whether c would still hold no more than v when v has yielded to it. A
+// project or an address that both share makes no difference.
 func (c *claim) evens(v *claim) bool {
 	differ, more := false, int64(0)
 	for i := range c.shares {

@@ -1,6 +1,6 @@
 // Package ofrep answers the OpenFeature Remote Evaluation Protocol at the edge, for
-// clients that nobody here wrote (supplement §4). Flags and config items share the space
-// of keys; of two with one key the flag answers.
+// OpenFeature's own clients (supplement §4). Flags and config items share the space of
+// keys; of two with one key the flag answers.
 //
 // It promises what package handshake promises: local state only, tags before evaluation,
 // no allocation with warm buffers.
@@ -165,7 +165,7 @@ func (m *Module) appendStream(u []byte, ctx *fasthttp.RequestCtx) []byte {
 	return append(append(u, "/api/v1/stream?key="...), gate.OpenFeature.Secret(ctx)...)
 }
 
-// read fills the context from the body; a fault is how it is worded.
+// read fills the context from the body. If that fails, the fault is what to answer.
 func (m *Module) read(ctx *fasthttp.RequestCtx, w *handshake.Work) *fault {
 	var err error
 	if w.Body, err = front.Body(ctx, w.Body, handshake.MaxBody); err == nil {

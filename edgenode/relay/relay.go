@@ -236,8 +236,8 @@ func (r *Relay) refuse(ctx *fasthttp.RequestCtx, req *http.Request, sent bool, e
 	answer(ctx, http.StatusBadGateway, unknown)
 }
 
-// refuseBody answers a request whose body could not be read. The write plane has got a
-// part of it at most, which it takes for none.
+// refuseBody answers a request whose body could not be read. The write plane has received
+// a part of it at most, and does not act on that.
 func refuseBody(ctx *fasthttp.RequestCtx, fault error) {
 	var late net.Error
 	if errors.As(fault, &late) && late.Timeout() {

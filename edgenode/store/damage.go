@@ -24,9 +24,9 @@ func (s *Store) suspect(err error) {
 	s.log.Error("the state store is damaged; it is read where it can be until state can be fetched anew", "reason", err)
 }
 
-// passing reports whether the system has refused an operation, for want of space, rights
-// or files: that says nothing of the store. That something is missing or cannot be read
-// does.
+// passing reports whether the system has refused an operation because space, rights or
+// file descriptors were lacking: that says nothing of the store. That something is
+// missing or cannot be read does.
 func passing(err error) bool {
 	var refused syscall.Errno
 	return errors.As(err, &refused) && refused != syscall.EIO && refused != syscall.ENOENT
