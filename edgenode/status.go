@@ -76,13 +76,16 @@ var (
 	descFills     = prometheus.NewDesc("skerry_edge_view_fills_total", "Environments compiled from disk.", nil, nil)
 	descDisk      = prometheus.NewDesc("skerry_edge_state_disk_bytes", "Size of the state store.", nil, nil)
 	descDamaged   = prometheus.NewDesc("skerry_edge_state_damaged", "1 when the state store was found damaged since the start.", nil, nil)
+	descStreams   = prometheus.NewDesc("skerry_edge_streams", "Change streams that are open.", nil, nil)
+	descStreamMax = prometheus.NewDesc("skerry_edge_streams_max", "Change streams that may be open at once; past it: 503.", nil, nil)
+	descStreamNo  = prometheus.NewDesc("skerry_edge_streams_refused_total", "Change streams answered 503 because too many were open.", nil, nil)
 	descRelay     = prometheus.NewDesc("skerry_edge_relay_in_flight", "Requests being passed on to the write plane.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descStaleness, descPosition, descLag, descResets, descReady, descViews,
-		descViewBytes, descFills, descDisk, descDamaged, descRelay} {
+		descViewBytes, descFills, descDisk, descDamaged, descStreams, descStreamMax, descStreamNo, descRelay} {
 		ch <- d
 	}
 }
@@ -93,7 +96,7 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	if e.disk == nil || e.followers[replication.Urgent] == nil || e.relay == nil {
+	if e.disk == nil || e.followers[replication.Urgent] == nil || e.stream == nil {
 		return // not open yet
 	}
 	gauge(descStaleness, e.staleness().Seconds())
@@ -110,6 +113,10 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descFills, prometheus.CounterValue, float64(views.Fills))
 	gauge(descDisk, float64(e.disk.Bytes()))
 	gauge(descDamaged, flag(e.disk.Damage() != nil))
+	streams := e.stream.Stats()
+	gauge(descStreams, float64(streams.Open))
+	gauge(descStreamMax, float64(streams.AtMost))
+	ch <- prometheus.MustNewConstMetric(descStreamNo, prometheus.CounterValue, float64(streams.Refused))
 	gauge(descRelay, float64(e.relay.InFlight()))
 }
 
@@ -131,6 +138,8 @@ type Status struct {
 	Damage           *Damage      `json:"damaged_state,omitempty"` // a state store that was found damaged since the start
 	Environments     int          `json:"environments_in_memory"`
 	StateBytes       uint64       `json:"state_bytes"`
+	Streams          int          `json:"streams"` // of changes, open now
+	StreamsAtMost    int          `json:"streams_at_most"`
 	RelayInFlight    int64        `json:"relay_in_flight"`
 	Ingest           IngestStatus `json:"ingest"`
 }
@@ -164,10 +173,12 @@ func damageOf(d *store.Damage) *Damage {
 
 // Status tells how the edge is doing.
 func (e *Edge) Status() Status {
+	streams := e.stream.Stats()
 	s := Status{
 		ID: e.config.ID, Ready: e.views.Ready(), Since: e.started.UTC(), Connected: e.conn.IsConnected(),
 		StalenessSeconds: e.staleness().Seconds(), Damage: damageOf(e.disk.Damage()),
 		Environments: e.views.Stats().Environments, StateBytes: e.disk.Bytes(), RelayInFlight: e.relay.InFlight(),
+		Streams: streams.Open, StreamsAtMost: streams.AtMost,
 		Ingest: e.ingestStatus(),
 	}
 	for lane, f := range e.followers {

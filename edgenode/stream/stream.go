@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -65,6 +66,8 @@ type Module struct {
 	mu      sync.Mutex
 	closing bool
 	open    map[*stream]struct{}
+	refused uint64    // for want of room
+	warned  time.Time // when the log was last told of that
 	running sync.WaitGroup
 }
 
@@ -73,11 +76,18 @@ func New(g *gate.Gate, views *view.Store, config Config) *Module {
 	return &Module{gate: g, views: views, config: config.withDefaults(), open: map[*stream]struct{}{}}
 }
 
-// Streams is how many streams are open.
-func (m *Module) Streams() int {
+// Stats are the streams of this process.
+type Stats struct {
+	Open    int    // now
+	AtMost  int    // as many may be
+	Refused uint64 // answered 503 because there were as many
+}
+
+// Stats tells how many streams there are.
+func (m *Module) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.open)
+	return Stats{Open: len(m.open), AtMost: m.config.Streams, Refused: m.refused}
 }
 
 // Run ends streams whose keys do not hold any more, until ctx ends; then it ends all and
@@ -141,7 +151,7 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	s := &stream{m: m, key: pass.Key, since: string(ctx.Request.Header.Peek("Last-Event-ID")), ended: make(chan struct{})}
-	if !m.room() {
+	if !m.mayOpen() {
 		h.SetContentType("application/json")
 		h.Set("Retry-After", "10")
 		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
@@ -164,10 +174,22 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 	})
 }
 
-func (m *Module) room() bool {
+// mayOpen tells whether another stream may begin. Who is turned away is counted, and the log is told once a minute: an
+// EventSource of a page that is answered 503 does not try again, so that page hears of no change.
+func (m *Module) mayOpen() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.roomLocked()
+	if m.roomLocked() {
+		return true
+	}
+	if !m.closing {
+		m.refused++
+		if now := time.Now(); now.Sub(m.warned) > time.Minute {
+			m.warned = now
+			slog.Warn("change streams are turned away", "open", len(m.open))
+		}
+	}
+	return false
 }
 
 func (m *Module) roomLocked() bool { return !m.closing && len(m.open) < m.config.Streams }

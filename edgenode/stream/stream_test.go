@@ -91,11 +91,11 @@ func TestStreamOfAClientThatHasGoneIsNotCounted(t *testing.T) {
 	<-admitted
 	poll, deadline := time.NewTicker(time.Millisecond), time.After(5*time.Second)
 	defer poll.Stop()
-	for e.m.Streams() > 0 {
+	for e.m.Stats().Open > 0 {
 		select {
 		case <-poll.C:
 		case <-deadline:
-			t.Fatalf("%d streams of nobody, and the edge cannot end", e.m.Streams())
+			t.Fatalf("%d streams of nobody, and the edge cannot end", e.m.Stats().Open)
 		}
 	}
 }
@@ -248,6 +248,9 @@ func TestStreamsEndWithTheirKeyTheirTimeAndTheEdge(t *testing.T) {
 		if l := e.listen(); l.response.StatusCode != 503 || l.response.Header.Get("Retry-After") == "" {
 			t.Errorf("%d from a full edge", l.response.StatusCode)
 		}
+		if got := e.m.Stats(); got != (stream.Stats{Open: 1, AtMost: 1, Refused: 1}) {
+			t.Errorf("%+v", got)
+		}
 	})
 }
 
@@ -268,9 +271,9 @@ func TestASlowReaderHoldsNobodyUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	quick := e.listen()
-	changes, both := int64(0), e.m.Streams() == 2
-	for ; e.m.Streams() == 2 || !both; changes++ {
-		both = both || e.m.Streams() == 2
+	changes, both := int64(0), e.m.Stats().Open == 2
+	for ; e.m.Stats().Open == 2 || !both; changes++ {
+		both = both || e.m.Stats().Open == 2
 		e.flag(changes)
 		quick.drain(4 + changes)
 		if changes > 100_000 {
@@ -316,7 +319,7 @@ func BenchmarkMemory(b *testing.B) {
 			conns = append(conns, c)
 		}
 		poll := time.NewTicker(time.Millisecond)
-		for e.m.Streams() < streams {
+		for e.m.Stats().Open < streams {
 			<-poll.C
 		}
 		poll.Stop()
