@@ -345,8 +345,9 @@ func copyRequestHeader(to http.Header, from *fasthttp.RequestHeader) error {
 		}
 		to.Add(n, string(value))
 	}
-	// By this name net/http takes a POST without a body for one that it may send twice.
-	// Names have no case on their way.
+	// A POST without a body that has one of these headers net/http may send twice. It
+	// knows them by this spelling only, and on the wire the case of names does not
+	// matter.
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		if values := to[name]; values != nil {
 			delete(to, name)
