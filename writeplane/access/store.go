@@ -27,8 +27,8 @@ type Config struct {
 	// Issuer is the `iss` of this installation's tokens. Empty means "skerry".
 	Issuer string
 	// SealingKeys seal secrets in the database, 32 bytes each: the first one seals, the
-	// others, former ones, still open what they sealed. None: a key kept in the database
-	// itself, which protects them from nobody who can read all of it.
+	// others, former ones, still open what they sealed. None: the key is kept in the
+	// database itself, so whoever can read all of the database can read the secrets.
 	SealingKeys [][]byte
 	// Issuers are the external OIDC issuers whose tokens are accepted.
 	Issuers []IssuerConfig

@@ -6,10 +6,10 @@ import (
 )
 
 // verified remembers what tokens say whose signature was found good, because checking it
-// is the dearest step of an authentication and always has the same outcome: signing keys
-// are never taken back while the process runs. Nothing else of a token is remembered; its
-// times are checked at every use, its row and its member's are read. Tokens are known by
-// their hash: their text is a secret. The zero value is ready.
+// is the most expensive step of an authentication and always has the same outcome:
+// signing keys are never taken back while the process runs. Nothing else of a token is
+// remembered; its times are checked at every use, its row and its member's are read.
+// Tokens are known by their hash: their text is a secret. The zero value is ready.
 type verified struct {
 	mu     sync.Mutex
 	claims map[[sha256.Size]byte]claims // guarded by mu

@@ -27,8 +27,8 @@ type kind struct{ action, resourceType string }
 // more is matched entry by entry, which then finds some soon.
 const maxKinds = 24
 
-// composite reports whether no single index has the query's entries in order. What
-// matches it can be as rare as one likes among what an index offers.
+// composite reports whether no single index has the query's entries in order. Its entries
+// can then be arbitrarily rare among those that an index offers.
 func (q Query) composite() bool {
 	filters := 0
 	for _, given := range []bool{q.Projects != nil, q.ActorID != "", !q.Action.all(), !q.ResourceType.all()} {

@@ -111,7 +111,8 @@ func (k *Keeper) Keep(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// keepMirror lets the mirror drop what is over, and believes it how far it has each chain.
+// keepMirror lets the mirror drop what is past its retention, and corrects the cursors by
+// how far the mirror says that it has each chain.
 func (k *Keeper) keepMirror(ctx context.Context, before time.Time) error {
 	if k.mirror == nil {
 		return nil

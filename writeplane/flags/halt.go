@@ -50,7 +50,7 @@ var (
 	ErrSwitchOff    = problem.New(problem.Forbidden, "Switch disabled: module disabled")
 )
 
-// HaltActor is who a halt by webhook is written down to.
+// HaltActor is the actor of a halt by webhook in the audit log.
 const HaltActor = "system:halt-webhook"
 
 // haltRequest is the body of the halt webhook. What automation sends is taken as far as

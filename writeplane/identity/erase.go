@@ -26,7 +26,8 @@ NOT EXISTS (
 		AND x.environment = e.environment AND x.distinct_id = ` + ownID + ` AND e.received_at <= x.erased_at)`
 
 // erased tells whether an erasure covers e, finished or not. It is looked up by its key:
-// OFFSET 0 keeps the planner from joining, and the difference from the index by time.
+// OFFSET 0 keeps the planner from a join, and the subtraction keeps it from the index by
+// time.
 const erased = `EXISTS (
 	SELECT FROM erasures x WHERE x.project_id = e.project_id AND x.environment = e.environment
 		AND x.id_hash = sha256(convert_to(` + ownID + `, 'UTF8')) AND x.erased_at - e.received_at >= '0' OFFSET 0)`
