@@ -95,7 +95,7 @@ func (s *Stored) touch(now time.Time) {
 	s.UpdatedAt = now
 }
 
-// A step is a transition of the life cycle.
+// step is a transition of the life cycle.
 type step struct {
 	from   []string
 	to     string

@@ -199,7 +199,7 @@ func (a *Artifact) entry(action string, before, after any) commit.Entry {
 	}
 }
 
-// path is where an artifact's file lies: made of ids alone.
+// storagePath is where an artifact's file lies: made of ids alone.
 func storagePath(projectID, artifactID string) string {
 	return "symbols/" + projectID + "/" + artifactID
 }

@@ -49,9 +49,9 @@ func oneSubscription(ctx context.Context, q postgres.Querier, where string, args
 	return found, err
 }
 
-// lockSubscription reads one for changing it. Its key stays, so mutations that queue
-// deliveries to it do not wait: they may hold the audit chain that the change of the
-// subscription will ask for.
+// lockSubscription reads one for changing it. It leaves the row's key unlocked, so
+// mutations that queue deliveries to it do not wait: they may hold the audit chain that
+// the change of the subscription will ask for.
 func lockSubscription(ctx context.Context, tx pgx.Tx, id string) (subscription, error) {
 	return oneSubscription(ctx, tx, "s.id = $1 FOR NO KEY UPDATE", id)
 }

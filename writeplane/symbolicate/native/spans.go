@@ -35,8 +35,8 @@ func inside(list []span, address uint64) bool {
 	return false
 }
 
-// part of a function: the addresses, relative to the image's lowest, that belong to
-// one scope (a function or something inlined into it).
+// piece is a part of a function: the addresses, relative to the image's lowest, that
+// belong to one scope (the function or something inlined into it).
 type piece struct{ low, high, scope uint32 }
 
 // nested is a scope's range before the deeper ones are cut out of it.
