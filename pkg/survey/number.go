@@ -2,8 +2,8 @@ package survey
 
 import "strings"
 
-// A whole is a JSON number read exactly, since float64 would take 7.0000000000000001
-// for 7 and 1e-400 for 0. state tells what is known of it.
+// whole is a JSON number read exactly, since float64 would take 7.0000000000000001 for 7
+// and 1e-400 for 0. state tells what is known of it.
 type whole struct {
 	state wholeState
 	value int64 // for isWhole

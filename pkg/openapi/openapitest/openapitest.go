@@ -203,7 +203,7 @@ func (d *Document) Check(method, path string, status int, header http.Header, bo
 	return d.answer(pointer("paths", t.text, name, "responses", code), method, header, body)
 }
 
-// answer holds one answer against the response at a pointer.
+// answer checks one answer against the response at a pointer.
 func (d *Document) answer(at, method string, header http.Header, body []byte) error {
 	response, err := d.at(at)
 	if err != nil {
