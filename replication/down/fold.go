@@ -50,9 +50,9 @@ func (f *fold) read(d *replication.Document, seq uint64, lastSeq func() (uint64,
 	return f.whole(seq, lastSeq)
 }
 
-// missed tells, before the document at p is read, whether what is not whole yet may lack
-// a tombstone at or below the floor. Nothing can be lacked in front of the first
-// document of all.
+// missed tells, before the document at p is read, whether transactions that are still
+// incomplete may lack a tombstone at or below the floor. Before the first document of
+// all, nothing can be missing.
 func (f *fold) missed(p, floor replication.Position) bool {
 	from := f.first
 	if from == 0 && p != f.at+1 {

@@ -227,9 +227,9 @@ func (l *laneReceiver) gather() error {
 	return nil
 }
 
-// errRepeated starts the lane anew. What the stream offers again comes in the midst of
-// what it offers first, so that parts of a batch that are all there can come out of turn;
-// of an edge that is gone, nobody could send them again.
+// errRepeated starts the lane anew. What the stream offers again comes between what it
+// offers for the first time, so the parts of a batch can come out of turn although all of
+// them are there; if their edge is gone, nobody could send them again.
 var errRepeated = errors.New("the stream offers messages again")
 
 // unpack adds a message to the queue. What is damaged or out of turn is dropped: the gap
