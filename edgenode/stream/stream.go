@@ -66,14 +66,15 @@ type Module struct {
 	mu      sync.Mutex
 	closing bool
 	open    map[*stream]struct{}
-	refused uint64    // for want of room
-	warned  time.Time // when the log was last told of that
+	held    map[party]int // how many of open each has
+	refused uint64        // for want of room
+	warned  time.Time     // when the log was last told of that
 	running sync.WaitGroup
 }
 
 // New returns the module. Its streams need Run.
 func New(g *gate.Gate, views *view.Store, config Config) *Module {
-	return &Module{gate: g, views: views, config: config.withDefaults(), open: map[*stream]struct{}{}}
+	return &Module{gate: g, views: views, config: config.withDefaults(), open: map[*stream]struct{}{}, held: map[party]int{}}
 }
 
 // Stats are the streams of this process.
@@ -130,6 +131,7 @@ func (m *Module) endRevoked() {
 type stream struct {
 	m     *Module
 	key   view.Key
+	of    [2]party
 	since string // Last-Event-ID: the revision up to which the client has heard
 	sub   *view.Subscription
 	ended chan struct{}
@@ -150,8 +152,9 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 		h.SetContentType("text/event-stream")
 		return
 	}
-	s := &stream{m: m, key: pass.Key, since: string(ctx.Request.Header.Peek("Last-Event-ID")), ended: make(chan struct{})}
-	if !m.mayOpen() {
+	s := &stream{m: m, key: pass.Key, of: [2]party{{project: pass.Key.ProjectID}, {address: m.gate.ClientIP(ctx)}},
+		since: string(ctx.Request.Header.Peek("Last-Event-ID")), ended: make(chan struct{})}
+	if !m.mayOpen(s) {
 		h.SetContentType("application/json")
 		h.Set("Retry-After", "10")
 		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
@@ -176,10 +179,10 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 
 // mayOpen tells whether another stream may begin. Who is turned away is counted, and the log is told once a minute: an
 // EventSource of a page that is answered 503 does not try again, so that page hears of no change.
-func (m *Module) mayOpen() bool {
+func (m *Module) mayOpen(s *stream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.roomLocked() {
+	if _, ok := m.placeLocked(s); ok {
 		return true
 	}
 	if !m.closing {
@@ -192,18 +195,21 @@ func (m *Module) mayOpen() bool {
 	return false
 }
 
-func (m *Module) roomLocked() bool { return !m.closing && len(m.open) < m.config.Streams }
-
 // admit counts a stream in, from here on to leave. Where another has taken the last
 // place since the client was told yes, it is not: the connection ends, and the client
 // comes again.
 func (m *Module) admit(s *stream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.roomLocked() {
+	whose, ok := m.placeLocked(s)
+	if !ok {
 		return false
 	}
-	m.open[s] = struct{}{}
+	if whose != nil {
+		whose.end()
+		m.dropLocked(whose)
+	}
+	m.countLocked(s)
 	m.running.Add(1)
 	// Subscribed before the state is looked at: a change in between is announced,
 	// perhaps twice.
@@ -214,7 +220,7 @@ func (m *Module) admit(s *stream) bool {
 func (m *Module) leave(s *stream) {
 	s.sub.Close()
 	m.mu.Lock()
-	delete(m.open, s)
+	m.dropLocked(s)
 	m.mu.Unlock()
 	m.running.Done()
 }
