@@ -98,19 +98,25 @@ SELECT l.id::text, l.message_id::text, l.subscription_id::text, s.organization_i
        l.first_attempt_at, l.created_at, s.url, CASE WHEN octet_length(m.body) <= $6 THEN m.body END, octet_length(m.body), s.secret, s.previous_secret, s.previous_until
 FROM leased l JOIN webhook_subscriptions s ON s.id = l.subscription_id JOIN webhook_messages m ON m.id = l.message_id`
 
-// claim leases up to limit due deliveries to targets of a standing, of one subscription
-// or ("") of all.
-func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, subscription string, of standing, limit int) ([]claimed, error) {
+// wanted says which due deliveries to claim.
+type wanted struct {
+	subscription string   // of which they are; "" means of all
+	of           standing // of their targets
+	limit        int
+}
+
+// claim leases due deliveries.
+func claim(ctx context.Context, pool *pgxpool.Pool, now time.Time, w wanted) ([]claimed, error) {
 	var found []claimed
 	end := now.Add(lease)
 	err := postgres.InPipeline(ctx, pool, func(tx *postgres.Pipeline) error {
 		// A lease lost with the server's last milliseconds only repeats an attempt.
 		tx.Later("set commit", "SET LOCAL synchronous_commit = off")
-		lanes, err := postgres.All(ctx, tx, "lock subscriptions", pgx.RowTo[string], laneSQL, now, optional(subscription), of == proven, limit, perSubscription)
+		lanes, err := postgres.All(ctx, tx, "lock subscriptions", pgx.RowTo[string], laneSQL, now, optional(w.subscription), w.of == proven, w.limit, perSubscription)
 		if err != nil || len(lanes) == 0 {
 			return err
 		}
-		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, limit, end, perSubscription, smallBody)
+		found, err = postgres.All(ctx, tx, "lease deliveries", pgx.RowToStructByPos[claimed], claimSQL, now, lanes, w.limit, end, perSubscription, smallBody)
 		return err
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ func (f *fixture) setProven(subscriptionID string) {
 // claim claims for a dispatcher with so many free places for proven targets.
 func (f *fixture) claim(pool *pgxpool.Pool, places int) []claimed {
 	f.t.Helper()
-	found, err := claim(f.t.Context(), pool, f.clock.Now(), "", proven, places)
+	found, err := claim(f.t.Context(), pool, f.clock.Now(), wanted{of: proven, limit: places})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestTwoClaimsAtOnceKeepTheLimitInFlight(t *testing.T) {
 	dbtest.Exec(t, closed, "SELECT pg_advisory_lock($1)", gate)
 	late := make(chan []claimed)
 	go func() {
-		found, err := claim(t.Context(), held, f.clock.Now(), "", proven, 256)
+		found, err := claim(t.Context(), held, f.clock.Now(), wanted{of: proven, limit: 256})
 		if err != nil {
 			t.Errorf("held claim: %v", err)
 		}
@@ -130,7 +130,7 @@ func TestClockSetBackStopsNoSubscription(t *testing.T) {
 		f.setProven(subscriptionID)
 		f.exec("UPDATE webhook_pace SET tokens = 0, tokens_at = $1", f.clock.Now().Add(ahead))
 		f.emit("switch.flag.halted", nil)
-		if found, err := claim(t.Context(), f.db.App, f.clock.Now(), "", proven, 256); err != nil || len(found) != 1 {
+		if found, err := claim(t.Context(), f.db.App, f.clock.Now(), wanted{of: proven, limit: 256}); err != nil || len(found) != 1 {
 			t.Errorf("tokens of %s ahead: %d claimed, %v; want 1", ahead, len(found), err)
 		}
 	}
@@ -180,7 +180,7 @@ func TestLargeBodiesAreReadWhenThereIsRoom(t *testing.T) {
 		f.subscribe(url, nil, "*")
 	}
 	f.emit("pulse.response.submitted", strings.Repeat("x", 1<<20))
-	claimedAll, err := claim(t.Context(), f.db.App, f.clock.Now(), "", unproven, 3)
+	claimedAll, err := claim(t.Context(), f.db.App, f.clock.Now(), wanted{of: unproven, limit: 3})
 	if err != nil || len(claimedAll) != 3 {
 		t.Fatalf("%d claimed, %v", len(claimedAll), err)
 	}

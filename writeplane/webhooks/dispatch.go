@@ -153,7 +153,7 @@ func (d *Dispatcher) claimAll(ctx context.Context) {
 		if free == 0 {
 			continue
 		}
-		claimed, err := claim(ctx, d.pool, d.now(), "", of, free)
+		claimed, err := claim(ctx, d.pool, d.now(), wanted{of: of, limit: free})
 		if err != nil {
 			if ctx.Err() == nil {
 				slog.Warn("webhook deliveries not claimed", "error", err)
@@ -212,7 +212,7 @@ func (d *Dispatcher) work(ctx context.Context, c claimed, of standing) {
 		if !result.ok {
 			return
 		}
-		more, err := claim(ctx, d.pool, d.now(), c.SubscriptionID, proven, 1)
+		more, err := claim(ctx, d.pool, d.now(), wanted{subscription: c.SubscriptionID, of: proven, limit: 1})
 		if err != nil || len(more) == 0 {
 			return
 		}

@@ -73,7 +73,7 @@ func certificateFor(t *testing.T, names ...string) tls.Certificate {
 // claimUnproven begins the attempt at the only delivery of a subscription.
 func (f *fixture) claimUnproven(subscriptionID string) claimed {
 	f.t.Helper()
-	found, err := claim(f.t.Context(), f.db.App, f.clock.Now(), subscriptionID, unproven, 2)
+	found, err := claim(f.t.Context(), f.db.App, f.clock.Now(), wanted{subscription: subscriptionID, of: unproven, limit: 2})
 	if err != nil || len(found) != 1 {
 		f.t.Fatalf("%d claimed, %v; want 1", len(found), err)
 	}
@@ -152,7 +152,7 @@ func TestFailuresOfToldFailuresAreNotTold(t *testing.T) {
 	f.emit("switch.flag.halted", nil)
 	died := map[string]int{}
 	for total := 0; total < 100; total++ {
-		found, err := claim(t.Context(), f.db.App, f.clock.Now(), "", unproven, 1)
+		found, err := claim(t.Context(), f.db.App, f.clock.Now(), wanted{of: unproven, limit: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
