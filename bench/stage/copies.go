@@ -33,10 +33,11 @@ func (s *Stage) Copies(ctx context.Context, p Project, projects, flags int) ([]P
 	if err != nil {
 		return nil, err
 	}
+	from := model{settings, flag, flags}
 	made := make([]Project, projects)
 	for i := range made {
 		made[i] = Project{ID: randomUUID(), Key: apikey.New(apikey.Live)}
-		if err := copyProject(ctx, conn, made[i], settings, flag, flags); err != nil {
+		if err := copyProject(ctx, conn, made[i], from); err != nil {
 			return nil, err
 		}
 	}
@@ -67,12 +68,19 @@ WITH head AS (
 )
 INSERT INTO commits (lane, position, token, at) SELECT 0, head.position, $3, now() FROM head`
 
-func copyProject(ctx context.Context, conn *pgx.Conn, p Project, settings, flag map[string]any, flags int) error {
+// model is what copies are made of: the bodies of two documents, and how many of the
+// second.
+type model struct {
+	settings, flag map[string]any
+	flags          int
+}
+
+func copyProject(ctx context.Context, conn *pgx.Conn, p Project, from model) error {
 	type document struct {
 		subject string
 		body    []byte
 	}
-	documents := make([]document, 0, flags+2)
+	documents := make([]document, 0, from.flags+2)
 	add := func(subject replication.Subject, body any) error {
 		raw, err := json.Marshal(body)
 		if err != nil {
@@ -81,15 +89,16 @@ func copyProject(ctx context.Context, conn *pgx.Conn, p Project, settings, flag 
 		documents = append(documents, document{string(subject), raw})
 		return nil
 	}
-	settings["id"] = p.ID
-	if err := add(replication.ProjectSubject(p.ID), settings); err != nil {
+	from.settings["id"] = p.ID
+	if err := add(replication.ProjectSubject(p.ID), from.settings); err != nil {
 		return err
 	}
 	key := map[string]any{"id": randomUUID(), "project_id": p.ID, "environment": apikey.Live}
 	if err := add(replication.KeySubject(apikey.Of(p.Key).String()), key); err != nil {
 		return err
 	}
-	for n := range flags {
+	flag := from.flag
+	for n := range from.flags {
 		flag["id"], flag["key"] = randomUUID(), fmt.Sprintf("flag-%03d", n)
 		if err := add(replication.FlagSubject(p.ID, apikey.Live, flag["key"].(string)), flag); err != nil {
 			return err
