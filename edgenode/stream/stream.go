@@ -177,8 +177,9 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 	})
 }
 
-// mayOpen tells whether another stream may begin. Who is turned away is counted, and the log is told once a minute: an
-// EventSource of a page that is answered 503 does not try again, so that page hears of no change.
+// mayOpen tells whether another stream may begin. Who is turned away is counted, and the
+// log is told once a minute: an EventSource of a page that is answered 503 does not try
+// again, so that page hears of no change.
 func (m *Module) mayOpen(s *stream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
