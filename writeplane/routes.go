@@ -32,8 +32,8 @@ type Route struct {
 	// MaxBody is the largest body in bytes; 0 means jsonbody.Limit, negative means
 	// that the handler sets its own bound.
 	MaxBody int64
-	// Long marks what may keep a connection to the database for long: the work grows with what
-	// is stored or sent, and is no mutation that others wait for. See longCalls.
+	// Long marks what may keep a connection to the database for long: the work grows with
+	// what is stored or sent, and is no mutation that others wait for. See longCalls.
 	Long bool
 }
 
