@@ -16,8 +16,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math"
+	"strings"
 )
 
 const magicSize = 8
@@ -27,8 +29,14 @@ type Builder struct {
 	magic    string
 	sections [][]byte
 	text     []byte
-	at       map[string]uint32
 	full     bool
+
+	// Offsets of the strings by their hash. A key of the string itself would keep a second
+	// copy of it in memory, and the line that it was read from. Strings whose hash another
+	// one has stand in also.
+	seed maphash.Seed
+	at   map[uint64]uint32
+	also map[string]uint32
 }
 
 // NewBuilder starts a table of some sections beside the strings. magic has eight bytes.
@@ -36,23 +44,41 @@ func NewBuilder(magic string, sections int) *Builder {
 	if len(magic) != magicSize {
 		panic("BUG: the magic of a flat table is not eight bytes: " + magic)
 	}
-	return &Builder{magic: magic, sections: make([][]byte, sections), text: []byte{0}, at: map[string]uint32{"": 0}}
+	return &Builder{magic: magic, sections: make([][]byte, sections), text: []byte{0}, seed: maphash.MakeSeed(), at: map[uint64]uint32{}, also: map[string]uint32{}}
 }
 
 // String interns s and returns its offset.
 func (b *Builder) String(s string) uint32 {
-	if at, ok := b.at[s]; ok {
+	if s == "" {
+		return 0
+	}
+	return b.intern(maphash.String(b.seed, s), s)
+}
+
+func (b *Builder) intern(hash uint64, s string) uint32 {
+	at, hashed := b.at[hash]
+	if hashed && string(text(b.text, at)) == s {
+		return at
+	}
+	if at, ok := b.also[s]; ok {
 		return at
 	}
 	if len(b.text)+len(s)+binary.MaxVarintLen64 > math.MaxUint32 {
 		b.full = true
 		return 0
 	}
-	at := uint32(len(b.text))
+	at = uint32(len(b.text))
 	b.text = append(binary.AppendUvarint(b.text, uint64(len(s))), s...)
-	b.at[s] = at
+	if hashed {
+		b.also[strings.Clone(s)] = at
+	} else {
+		b.at[hash] = at
+	}
 	return at
 }
+
+// Text is the string at an offset, until the next one is interned; it must not be changed.
+func (b *Builder) Text(at uint32) []byte { return text(b.text, at) }
 
 // U32 appends numbers to a section.
 func (b *Builder) U32(section int, numbers ...uint32) {
@@ -145,16 +171,19 @@ func (t *Table) Section(i int) Section { return t.sections[i] }
 func (t *Table) String(at uint32) string { return string(t.Text(at)) }
 
 // Text is String without the copy; it must not be changed.
-func (t *Table) Text(at uint32) []byte {
-	if uint64(at) >= uint64(len(t.text)) {
+func (t *Table) Text(at uint32) []byte { return text(t.text, at) }
+
+// text is the string at an offset of a string table.
+func text(table []byte, at uint32) []byte {
+	if uint64(at) >= uint64(len(table)) {
 		return nil
 	}
-	size, n := binary.Uvarint(t.text[at:])
-	if n <= 0 || size > uint64(len(t.text)-int(at)-n) {
+	size, n := binary.Uvarint(table[at:])
+	if n <= 0 || size > uint64(len(table)-int(at)-n) {
 		return nil
 	}
 	start := int(at) + n
-	return t.text[start : start+int(size)]
+	return table[start : start+int(size)]
 }
 
 // Rows is the number of whole rows of width numbers.

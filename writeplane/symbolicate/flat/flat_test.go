@@ -29,6 +29,24 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 	}
 }
 
+// Every string keeps a place of its own whatever hash it has.
+func TestStringsOfOneHashAreToldApart(t *testing.T) {
+	t.Parallel()
+	b := NewBuilder("TESTTAB1", 0)
+	places := map[uint32]string{}
+	for _, s := range []string{"a", "b", "c"} {
+		places[b.intern(7, s)] = s
+	}
+	for at, s := range places {
+		if again := b.intern(7, s); again != at || string(b.Text(at)) != s {
+			t.Errorf("%q is at %d as %q, then at %d", s, at, b.Text(at), again)
+		}
+	}
+	if len(places) != 3 {
+		t.Errorf("three strings are at %v", places)
+	}
+}
+
 func TestReadingOutsideATableGivesZero(t *testing.T) {
 	t.Parallel()
 	f, err := Open("TESTTAB1", 2, table(t))

@@ -68,7 +68,7 @@ func BuildTo(data []byte, out io.Writer) (warnings []string, err error) {
 }
 
 func build(data []byte) (b *flat.Builder, warnings []string, err error) {
-	w := writer{b: flat.NewBuilder(magic, sections), files: map[string]string{}}
+	w := writer{b: flat.NewBuilder(magic, sections), files: map[uint32]uint32{}}
 	r := reader{done: w.class}
 	r.read(data)
 	if len(w.classes) == 0 {
@@ -102,22 +102,19 @@ func ID(data []byte) string {
 	return uuid.NewSHA1(namespace, data).String()
 }
 
-// writer makes the lookup form, class by class.
+// writer makes the lookup form, class by class. It knows strings by their offsets: a mapping
+// may have millions.
 type writer struct {
 	b       *flat.Builder
-	classes []classRow
-	files   map[string]string // original class → source file
-}
-
-type classRow struct {
-	name    string // obfuscated
-	numbers [classWidth]uint32
+	classes [][classWidth]uint32
+	files   map[uint32]uint32 // original class → source file
 }
 
 func (w *writer) class(c *class) {
 	b := w.b
+	obfuscated, original, file := b.String(c.obfuscated), b.String(c.original), b.String(c.file)
 	if c.file != "" && c.file != syntheticFile {
-		w.files[c.original] = c.file
+		w.files[original] = file
 	}
 	flags := uint32(0)
 	if c.synthesized {
@@ -128,10 +125,10 @@ func (w *writer) class(c *class) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	w.classes = append(w.classes, classRow{c.obfuscated, [classWidth]uint32{
-		b.String(c.obfuscated), b.String(c.original), b.String(c.file), flags,
+	w.classes = append(w.classes, [classWidth]uint32{
+		obfuscated, original, file, flags,
 		uint32(b.Len(methods) / (4 * methodWidth)), uint32(len(names)),
-	}})
+	})
 	for _, name := range names {
 		list := c.methods[name]
 		b.U32(methods, b.String(name), uint32(b.Len(entries)/(4*entryWidth)), uint32(len(list)))
@@ -147,17 +144,18 @@ func (w *writer) class(c *class) {
 }
 
 func (w *writer) finish() {
-	slices.SortStableFunc(w.classes, func(a, b classRow) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(w.classes, func(a, b [classWidth]uint32) int { return bytes.Compare(w.b.Text(a[0]), w.b.Text(b[0])) })
 	for _, c := range w.classes {
-		w.b.U32(classes, c.numbers[:]...)
+		w.b.U32(classes, c[:]...)
 	}
-	names := make([]string, 0, len(w.files))
+	w.classes = nil
+	names := make([]uint32, 0, len(w.files))
 	for name := range w.files {
 		names = append(names, name)
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, func(a, b uint32) int { return bytes.Compare(w.b.Text(a), w.b.Text(b)) })
 	for _, name := range names {
-		w.b.U32(originals, w.b.String(name), w.b.String(w.files[name]))
+		w.b.U32(originals, name, w.files[name])
 	}
 }
 
