@@ -26,30 +26,45 @@ type body struct {
 	form  *form.Form
 	given map[string]bool     // members that are there and not null
 	lists map[string][]string // those of names
+	share share
 }
 
-// readBody reads an object; the members called names are lists of strings.
-func readBody(r *http.Request, names ...string) (*body, error) {
-	src := &source{in: r.Body, limit: maxBody}
+// release gives back the room that the lists take. They must not be used any more.
+func (b *body) release() { b.share.release() }
+
+// readBody reads an object; the members called names are lists of strings. What is returned
+// without an error is to be released.
+func (m *Module) readBody(r *http.Request, names ...string) (*body, error) {
+	b := &body{given: map[string]bool{}, lists: map[string][]string{}, share: share{of: m.room}}
+	if err := b.read(r, names); err != nil {
+		b.release()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *body) read(r *http.Request, names []string) error {
+	src := &source{in: r.Body, limit: maxBody, grow: func(read int64) error { return b.share.grow(r.Context(), read) }}
 	d := json.NewDecoder(src)
 	d.UseNumber()
-	b := &body{given: map[string]bool{}, lists: map[string][]string{}}
 	members := map[string]any{}
 	err := b.members(d, src, members, names)
 	switch {
 	case src.over && src.limit < maxBody:
-		return nil, problem.Newf(problem.TooLarge, "payload_too_large", "what is no list of members is larger than %d bytes", jsonbody.Limit)
+		return problem.Newf(problem.TooLarge, "payload_too_large", "what is no list of members is larger than %d bytes", jsonbody.Limit)
 	case src.over:
-		return nil, problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", maxBody)
+		return problem.Newf(problem.TooLarge, "payload_too_large", "the body is larger than %d bytes", maxBody)
+	case src.denied != nil:
+		return src.denied
 	case src.invalid:
-		return nil, jsonbody.Invalid("the body is not UTF-8")
+		return jsonbody.Invalid("the body is not UTF-8")
 	case src.half:
-		return nil, jsonbody.ErrHalf
+		return jsonbody.ErrHalf
 	case err != nil:
-		return nil, err
+		return err
 	}
 	b.form = form.New(members)
-	return b, nil
+	return nil
 }
 
 func (b *body) members(d *json.Decoder, src *source, members map[string]any, names []string) error {
@@ -145,6 +160,8 @@ type source struct {
 	limit   int64  // of read
 	tail    []byte // a character's first bytes, at the end of the last piece
 	escapes jsonbody.Surrogates
+	grow    func(read int64) error // is asked for room for what has been read
+	denied  error                  // what it said
 	over    bool
 	invalid bool // not UTF-8
 	half    bool // half of a surrogate pair
@@ -155,6 +172,9 @@ func (s *source) Read(p []byte) (int, error) {
 	if s.read += int64(n); s.read > s.limit {
 		s.over = true
 		return 0, fmt.Errorf("body over %d bytes", s.limit)
+	}
+	if s.denied = s.grow(s.read); s.denied != nil {
+		return 0, s.denied
 	}
 	if !s.check(p[:n], err != nil) {
 		s.invalid = true

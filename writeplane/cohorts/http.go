@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"skerry/pkg/decide"
 	"skerry/pkg/id"
 	"skerry/pkg/instant"
@@ -20,11 +22,12 @@ import (
 type Module struct {
 	store  *commit.Store
 	access *access.Store
+	room   *semaphore.Weighted // bytes of long lists at work
 }
 
 // New returns the module. Its routes that take member lists bound their bodies themselves.
 func New(store *commit.Store, access *access.Store) *Module {
-	return &Module{store: store, access: access}
+	return &Module{store: store, access: access, room: semaphore.NewWeighted(allRoom)}
 }
 
 // List serves GET /api/v1/cohorts: in order of name, without members.
@@ -52,10 +55,11 @@ func (m *Module) Create(w http.ResponseWriter, r *http.Request, c *access.Call) 
 	if err != nil {
 		return err
 	}
-	in, err := readBody(r, "members")
+	in, err := m.readBody(r, "members")
 	if err != nil {
 		return err
 	}
+	defer in.release()
 	at := instant.Next(time.Time{})
 	made := &Cohort{ID: id.New(), ProjectID: project.ID, OrganizationID: project.OrganizationID, CreatedAt: at, UpdatedAt: at}
 	made.Name = in.form.Key("name")
@@ -147,10 +151,11 @@ func (m *Module) change(r *http.Request, c *access.Call, do func(tx *commit.Tx, 
 
 // Patch serves PATCH /api/v1/cohorts/{name}: of predicate and members, which are replaced.
 func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	in, err := readBody(r, "members")
+	in, err := m.readBody(r, "members")
 	if err != nil {
 		return err
 	}
+	defer in.release()
 	changed, err := m.change(r, c, func(tx *commit.Tx, found *Cohort) error {
 		before := found.view()
 		in.form.Fixed("name", found.Name)
@@ -180,10 +185,11 @@ func (m *Module) Patch(w http.ResponseWriter, r *http.Request, c *access.Call) e
 // Members serves POST /api/v1/cohorts/{name}/members {add, remove}. The answer is the
 // cohort without its members.
 func (m *Module) Members(w http.ResponseWriter, r *http.Request, c *access.Call) error {
-	in, err := readBody(r, "add", "remove")
+	in, err := m.readBody(r, "add", "remove")
 	if err != nil {
 		return err
 	}
+	defer in.release()
 	changed, err := m.change(r, c, func(tx *commit.Tx, found *Cohort) error {
 		before := found.view()
 		checkMembers(in.form, "add", in.lists["add"])
