@@ -142,8 +142,9 @@ func checkProjects(ctx context.Context, tx *commit.Tx, m memberRow, has []string
 			return jsonbody.Invalid("project_ids[%d] is not a project of the organization", i)
 		}
 	}
+	// In the order in which a change of the tier locks all of them.
 	found, err := postgres.All(ctx, tx, "read member's projects", pgx.RowTo[string],
-		`SELECT id FROM projects WHERE organization_id = $1 AND id = ANY($2::uuid[]) AND deleted_at IS NULL FOR SHARE`, m.OrganizationID, m.ProjectIDs)
+		`SELECT id FROM projects WHERE organization_id = $1 AND id = ANY($2::uuid[]) AND deleted_at IS NULL ORDER BY id FOR SHARE`, m.OrganizationID, m.ProjectIDs)
 	if err != nil {
 		return err
 	}
