@@ -4,8 +4,9 @@
 // It promises that a file whose Close returned nil is on the disk and readable by
 // every process of the write plane, that a file which was not closed does not exist,
 // that memory per open file is bounded whatever its size, that reading, deleting and
-// listing end when S3 says nothing for ten seconds, and that a download URL
-// opens one object by one method until it expires. It does not keep versions.
+// listing end when S3 says nothing for ten seconds and writing when it takes nothing for
+// two minutes, and that a download URL opens one object by one method until it expires. It
+// does not keep versions.
 package blobs
 
 import (
@@ -66,7 +67,8 @@ type Store struct {
 	lock      *os.File
 	publicURL string
 	signKey   []byte
-	silence   time.Duration
+	silence   time.Duration // how long S3 may say nothing to a reader, and
+	accepting time.Duration // to a writer
 }
 
 // Open opens the place. A folder serves one write plane: a second one is refused,
@@ -79,7 +81,7 @@ func Open(ctx context.Context, config Config, pool *pgxpool.Pool) (*Store, error
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{publicURL: config.PublicURL, signKey: key, silence: silence}
+	s := &Store{publicURL: config.PublicURL, signKey: key, silence: silence, accepting: accepting}
 	if folder, ok := folderOf(config.URL); ok {
 		if err := s.openFolder(ctx, folder, pool); err != nil {
 			return nil, err
@@ -163,7 +165,7 @@ func validKey(key string) error {
 // Writer is an object that comes into being. Nobody can read it before Close.
 type Writer struct {
 	writer *blob.Writer
-	cancel context.CancelFunc
+	watch  *watch   // its timer runs while S3 is given something
 	file   *os.File // the folder's temporary file
 	store  *Store
 	key    string
@@ -176,8 +178,8 @@ func (s *Store) Create(ctx context.Context, key, contentType string) (*Writer, e
 	if err := validKey(key); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	w := &Writer{cancel: cancel, store: s, key: key}
+	w := &Writer{watch: s.watch(ctx), store: s, key: key}
+	w.watch.timer.Stop()
 	options := &blob.WriterOptions{ContentType: contentType, ContentDisposition: "attachment", BufferSize: partSize, MaxConcurrency: parts}
 	if s.IsFolder() {
 		options.BeforeWrite = func(as func(any) bool) error {
@@ -186,14 +188,29 @@ func (s *Store) Create(ctx context.Context, key, contentType string) (*Writer, e
 		}
 	}
 	var err error
-	if w.writer, err = s.bucket.NewWriter(ctx, key, options); err != nil {
-		cancel()
+	if w.writer, err = s.bucket.NewWriter(w.watch.ctx, key, options); err != nil {
+		w.watch.end()
 		return nil, fmt.Errorf("create object: %w", err)
 	}
 	return w, nil
 }
 
-func (w *Writer) Write(p []byte) (int, error) { return w.writer.Write(p) }
+func (w *Writer) Write(p []byte) (n int, err error) {
+	err = w.watched(func() (err error) {
+		n, err = w.writer.Write(p)
+		return err
+	})
+	return n, err
+}
+
+// watched gives something to the store, and does not wait for ever until it takes it.
+func (w *Writer) watched(give func() error) error {
+	if !w.store.IsFolder() {
+		w.watch.timer.Reset(w.store.accepting)
+		defer w.watch.timer.Stop()
+	}
+	return w.watch.cause(give())
+}
 
 // Close makes the object readable and lasting. After an error it does not exist.
 func (w *Writer) Close() error {
@@ -201,15 +218,15 @@ func (w *Writer) Close() error {
 		return nil
 	}
 	w.done = true
-	defer w.cancel()
+	defer w.watch.end()
 	if w.file != nil {
 		if err := w.file.Sync(); err != nil {
-			w.cancel()
+			w.watch.end()
 			_ = w.writer.Close()
 			return fmt.Errorf("sync object: %w", err)
 		}
 	}
-	if err := w.writer.Close(); err != nil {
+	if err := w.watched(w.writer.Close); err != nil {
 		return fmt.Errorf("finish object: %w", err)
 	}
 	if w.file != nil {
@@ -224,7 +241,7 @@ func (w *Writer) Abort() {
 		return
 	}
 	w.done = true
-	w.cancel()
+	w.watch.end()
 	_ = w.writer.Close()
 }
 

@@ -13,8 +13,12 @@ import (
 // likes. Events are stored in transactions that look for their payloads here: without a
 // bound they would hold their locks, and all lanes behind them, as long.
 
-// silence is how long an S3 store may say nothing.
-const silence = 10 * time.Second
+// How long an S3 store may say nothing: silence to whoever reads, deletes or lists, accepting
+// while it is given a part of an object, which takes its time on a slow link.
+const (
+	silence   = 10 * time.Second
+	accepting = 2 * time.Minute
+)
 
 var errSilent = errors.New("the blob store gives no answer")
 

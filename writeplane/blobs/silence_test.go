@@ -41,6 +41,20 @@ func TestASilentS3ServerIsNotWaitedForWithoutAnEnd(t *testing.T) {
 	if err := s.Walk(t.Context(), "", func(string, int64, time.Time) error { return nil }); !errors.Is(err, errSilent) {
 		t.Errorf("list: %v", err)
 	}
+	s.accepting = 100 * time.Millisecond
+	for name, size := range map[string]int{"one request": 10, "parts": 3 * partSize} {
+		w, err := s.Create(t.Context(), "silent", "text/plain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = w.Write(make([]byte, size)); err == nil {
+			err = w.Close()
+		}
+		if !errors.Is(err, errSilent) {
+			t.Errorf("write %s: %v", name, err)
+		}
+		w.Abort()
+	}
 	r, err := s.Open(t.Context(), "begun")
 	if err != nil {
 		t.Fatal(err)
