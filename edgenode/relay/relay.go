@@ -69,7 +69,7 @@ type Relay struct {
 	base      *url.URL
 	transport *http.Transport
 	signs     *signs
-	inFlight  atomic.Int64
+	places    *places
 }
 
 // New makes a relay. The caller closes it.
@@ -98,7 +98,7 @@ func New(config Config) (*Relay, error) {
 	}
 	dialer := dial.GoneAfter(goneAfter)
 	dialer.Timeout = config.Connect
-	return &Relay{config: config, base: base, signs: newSigns(base, config.Patience, dialer.DialContext), transport: &http.Transport{
+	return &Relay{config: config, base: base, places: newPlaces(config.InFlight), signs: newSigns(base, config.Patience, dialer.DialContext), transport: &http.Transport{
 		DialContext:            dialing(dialer.DialContext),
 		TLSHandshakeTimeout:    5 * time.Second,
 		MaxIdleConns:           128,
@@ -119,7 +119,7 @@ func (r *Relay) Close() {
 }
 
 // InFlight is how many requests are being passed on.
-func (r *Relay) InFlight() int64 { return r.inFlight.Load() }
+func (r *Relay) InFlight() int64 { return int64(r.places.inUse()) }
 
 const (
 	away     = `{"error":"Service temporarily unavailable"}`
@@ -130,8 +130,8 @@ const (
 
 // Handle passes one request on and answers it.
 func (r *Relay) Handle(ctx *fasthttp.RequestCtx) {
-	if r.inFlight.Add(1) > int64(r.config.InFlight) {
-		r.inFlight.Add(-1)
+	party := r.party(ctx)
+	if !r.places.take(party) {
 		answer(ctx, http.StatusServiceUnavailable, away)
 		return
 	}
@@ -140,7 +140,7 @@ func (r *Relay) Handle(ctx *fasthttp.RequestCtx) {
 	done := func() {
 		watch.stop()
 		cancel(nil)
-		r.inFlight.Add(-1)
+		r.places.give(party)
 	}
 	up := newUpload(ctx, watch.moved)
 	req, err := r.request(flight, ctx, up)

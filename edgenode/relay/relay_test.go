@@ -36,8 +36,15 @@ func edge(t *testing.T, writePlane string) string {
 
 func patientEdge(t *testing.T, writePlane string, patience time.Duration) string {
 	t.Helper()
+	return relayed(t, Config{WritePlane: writePlane, Patience: patience})
+}
+
+// relayed is edge with more of a configuration.
+func relayed(t *testing.T, config Config) string {
+	t.Helper()
 	g := gate.New(gate.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}})
-	r, err := New(Config{WritePlane: writePlane, ClientIP: g.ClientIP, Patience: patience, Log: slog.New(slog.DiscardHandler)})
+	config.ClientIP, config.Log = g.ClientIP, slog.New(slog.DiscardHandler)
+	r, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
