@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -57,6 +58,9 @@ const (
 type Config struct {
 	// Now is the clock of schedules, leases and limits; nil is time.Now.
 	Now func() time.Time
+	// Finish is how long attempts in flight may go on when the dispatcher ends; 0 means
+	// 4 s, as long as requests that the plane answers have.
+	Finish time.Duration
 }
 
 // Dispatcher attempts deliveries. Several processes may run one each: row locks and
@@ -68,12 +72,14 @@ type Dispatcher struct {
 	client *sender
 	large  *semaphore.Weighted // bytes of large bodies
 	now    func() time.Time
+	finish time.Duration
 
 	attempts *prometheus.CounterVec
 	delay    prometheus.Histogram
 
 	wake     chan struct{} // one slot: many reasons to look make one look
 	recorded func(claimed) // tests hear here that a result is stored
+	ending   atomic.Bool   // no further attempt begins
 
 	mu     sync.Mutex
 	places [standings]int // free ones
@@ -85,8 +91,12 @@ func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, r
 	if config.Now == nil {
 		config.Now = time.Now
 	}
+	if config.Finish == 0 {
+		config.Finish = 4 * time.Second
+	}
 	d := &Dispatcher{
-		pool: store.Pool(), store: store, box: box, client: newSender(guard), large: semaphore.NewWeighted(largeRoom), now: config.Now,
+		pool: store.Pool(), store: store, box: box, client: newSender(guard), large: semaphore.NewWeighted(largeRoom),
+		now: config.Now, finish: config.Finish,
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skerry_webhook_attempts_total", Help: "Webhook attempts by result: delivered, failed, dead.",
 		}, []string{"result"}),
@@ -101,17 +111,25 @@ func NewDispatcher(store *commit.Store, box *seal.Sealer, guard *target.Guard, r
 	return d
 }
 
-// Run attempts deliveries until ctx ends, then waits for the attempts in flight, which
-// are cut off: their deliveries fall due again when their lease ends.
+// Run attempts deliveries until ctx ends, then lets the attempts in flight end: a target
+// that has a message and is cut off gets it again. What is not over within Config.Finish
+// is cut off all the same, and falls due again when its lease ends.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.client.close()
-	defer d.group.Wait()
+	working, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		d.ending.Store(true)
+		late := time.AfterFunc(d.finish, cut)
+		d.group.Wait()
+		late.Stop()
+		cut()
+	}()
 	d.group.Go(func() { d.listen(ctx) })
 	d.group.Go(func() { d.keepClean(ctx) })
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	for {
-		d.claimAll(ctx)
+		d.claimAll(ctx, working)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -146,8 +164,9 @@ func (d *Dispatcher) listen(ctx context.Context) {
 	}
 }
 
-// claimAll starts an attempt for every delivery that is due and has a place.
-func (d *Dispatcher) claimAll(ctx context.Context) {
+// claimAll starts an attempt for every delivery that is due and has a place. Attempts go on
+// as long as working.
+func (d *Dispatcher) claimAll(ctx, working context.Context) {
 	for _, of := range [...]standing{proven, unproven} {
 		free := d.freePlaces(of)
 		if free == 0 {
@@ -162,7 +181,7 @@ func (d *Dispatcher) claimAll(ctx context.Context) {
 		}
 		for _, c := range claimed {
 			d.occupy(of, -1)
-			d.group.Go(func() { d.work(ctx, c, of) })
+			d.group.Go(func() { d.work(working, c, of) })
 		}
 	}
 }
@@ -186,7 +205,7 @@ func (d *Dispatcher) work(ctx context.Context, c claimed, of standing) {
 	defer d.occupy(of, +1)
 	// The database or this host may have stood still since the claim: an attempt that may
 	// outlive its lease would meet that of whoever takes the delivery over.
-	for c.leased.Sub(d.now()) >= attemptTimeout {
+	for !d.ending.Load() && c.leased.Sub(d.now()) >= attemptTimeout {
 		if c.Attempts == 1 {
 			d.delay.Observe(d.now().Sub(c.CreatedAt).Seconds())
 		}

@@ -571,3 +571,43 @@ func TestChangeOfASubscriptionHoldsNoMutationUp(t *testing.T) {
 		t.Errorf("%d deliveries, want 2: of its own creation, and of the mutation", queued)
 	}
 }
+
+// A process that is restarted would send twice whatever its targets were just working on.
+func TestAttemptsInFlightEndBeforeTheDispatcherDoes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	answer := make(chan struct{})
+	url, requests := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-answer
+		w.WriteHeader(http.StatusNoContent)
+	})
+	subscriptionID, _ := f.subscribe(url, nil, "switch.*")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.dispatcher.Run(ctx) }()
+	f.emit("switch.flag.halted", nil)
+	<-requests
+	cancel()
+	close(answer)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if s := f.statuses(subscriptionID); s["delivered"] != 1 {
+		t.Errorf("deliveries %v, want one delivered", s)
+	}
+}
+
+func TestATargetThatDoesNotAnswerHoldsTheEndUpForAWhile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.dispatcher.finish = 10 * time.Millisecond
+	url, requests := receiver(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	subscriptionID, _ := f.subscribe(url, nil, "switch.*")
+	stop := f.run(f.dispatcher)
+	f.emit("switch.flag.halted", nil)
+	<-requests
+	stop()
+	if s := f.statuses(subscriptionID); s["pending"] != 1 {
+		t.Errorf("deliveries %v, want one that falls due again", s)
+	}
+}
