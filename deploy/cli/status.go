@@ -125,16 +125,24 @@ func getJSON(ctx context.Context, address, path string) (int, json.RawMessage, e
 }
 
 func (c *client) showStatus(states []processState, lag json.RawMessage) error {
-	var processes []row
+	var processes, wrong []row
 	for _, s := range states {
 		word := "ready"
 		if !s.Ready {
 			word = "NOT READY: " + s.Reason
 		}
 		processes = append(processes, row{"address": s.Address, "state": word})
+		for _, fault := range faults(s.Status) {
+			wrong = append(wrong, row{"address": s.Address, "fault": fault})
+		}
 	}
 	if len(processes) > 0 {
 		if err := table(c.streams.Out, processes, "PROCESS=address", "STATE=state"); err != nil {
+			return err
+		}
+	}
+	if len(wrong) > 0 {
+		if err := table(c.streams.Out, wrong, "PROCESS=address", "FAULT=fault"); err != nil {
 			return err
 		}
 	}
