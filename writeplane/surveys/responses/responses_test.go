@@ -231,7 +231,7 @@ func TestRepetitionWithTheSameKeyGetsTheFirstAnswer(t *testing.T) {
 	if n := w.Count(`SELECT count(*) FROM survey_responses WHERE environment = 'live'`); n != 1 {
 		t.Errorf("%d stored", n)
 	}
-	for _, key := range []string{strings.Repeat("k", 256), "k\x01", "kä"} {
+	for _, key := range []string{strings.Repeat("k", 256), "k\x01", "kä", "k k"} {
 		if a := w.Do(w.Live, "POST", submit, oneAnswer, "Idempotency-Key", key); a.Status != 400 || a.JSON(t)["error"] != "invalid_idempotency_key" {
 			t.Errorf("key %q: %d %s", key, a.Status, a.Body)
 		}

@@ -163,7 +163,7 @@ func (m *Module) firstAnswer(ctx context.Context, s *submission) (first prior, u
 func idempotencyKey(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
 	for i := range len(key) {
-		if key[i] < ' ' || key[i] > '~' {
+		if key[i] <= ' ' || key[i] > '~' {
 			return "", errIdempotencyKey
 		}
 	}
