@@ -159,6 +159,8 @@ func TestConfigWordsItsRefusals(t *testing.T) {
 		{"editor", "POST", rollback(id), `{"version_id":`, 400, `{"error":"version_id is required"}`},
 		{"editor", "POST", rollback(id), `{"version_id":7}`, 400, `{"error":"version_id is required"}`},
 		{"editor", "POST", rollback(nobody), `{}`, 400, `{"error":"version_id is required"}`},
+		{"editor", "POST", rollback(id), `{"note":"\ud800"}`, 400, `{"error":"version_id is required"}`},
+		{"editor", "POST", rollback(id), `{"version_id":"` + first + `","note":"\ud800"}`, 400, `{"error":"invalid_body","message":"a text has half of a surrogate pair"`},
 		{"editor", "POST", rollback(id), `{"version_id":"` + first + `","force":true}`, 400, `{"error":"invalid_body","message":"force: unknown member"`},
 		{"editor", "POST", rollback(nobody), `{"version_id":"` + first + `"}`, 404, `{"error":"Item not found"}`},
 		{"editor", "POST", rollback("7"), `{"version_id":"` + first + `"}`, 404, `{"error":"Item not found"}`},

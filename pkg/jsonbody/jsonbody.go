@@ -37,14 +37,19 @@ func Read(r *http.Request, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (&Surrogates{}).Half(body) {
-		return nil, ErrHalf
-	}
-	return body, nil
+	return body, Whole(body)
 }
 
-// ReadUTF8 is Read for an endpoint that takes a text with half of a surrogate pair,
-// with U+FFFD in its place.
+// Whole refuses a body in which a text has half of a surrogate pair.
+func Whole(body []byte) error {
+	if (&Surrogates{}).Half(body) {
+		return ErrHalf
+	}
+	return nil
+}
+
+// ReadUTF8 is Read without Whole: for an endpoint that takes such a text, with U+FFFD in
+// the half's place, or that has something else to say first.
 func ReadUTF8(r *http.Request, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	if err != nil {

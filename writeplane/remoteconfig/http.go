@@ -238,7 +238,11 @@ func (m *Module) Rollback(w http.ResponseWriter, r *http.Request, c *access.Call
 // readRollback reads the body: whatever is no object with a version_id in it has
 // one answer.
 func readRollback(r *http.Request) (versionID string, note *string, err error) {
-	in, err := form.Read(r)
+	var in *form.Form
+	body, err := jsonbody.ReadUTF8(r, jsonbody.Limit)
+	if err == nil {
+		in, err = form.Of(body)
+	}
 	var p *problem.Error
 	if errors.As(err, &p) && p.Kind == problem.Invalid {
 		return "", nil, ErrVersionRequired
@@ -249,6 +253,9 @@ func readRollback(r *http.Request) (versionID string, note *string, err error) {
 	versionID, _ = in.Any("version_id").(string)
 	if versionID == "" {
 		return "", nil, ErrVersionRequired
+	}
+	if err := jsonbody.Whole(body); err != nil {
+		return "", nil, err // of the note, most likely
 	}
 	if text, ok := in.Text("note", form.MaxText); ok {
 		note = &text
