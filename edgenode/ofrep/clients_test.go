@@ -132,7 +132,7 @@ func TestTheWebClientFollowsChanges(t *testing.T) {
 			got = append(got, lines.Text())
 			continue
 		}
-		for e.stream.Streams() == 0 { // the client is connecting
+		for e.stream.Stats().Open == 0 { // the client is connecting
 			select {
 			case <-ctx.Done():
 				t.Fatal("the client opens no stream")
