@@ -176,27 +176,35 @@ func New(config Config) (_ *Edge, err error) {
 		return nil, err
 	}
 
-	// Requests.
-	if e.limiter, err = tally.NewLimiter(tally.LimiterConfig{Edge: config.ID}); err != nil {
+	if err = e.openHandlers(); err != nil {
 		return nil, err
+	}
+	return e, nil
+}
+
+// openHandlers builds what admits requests and answers them.
+func (e *Edge) openHandlers() (err error) {
+	config := e.config
+	if e.limiter, err = tally.NewLimiter(tally.LimiterConfig{Edge: config.ID}); err != nil {
+		return err
 	}
 	e.gate = gate.New(gate.Config{Views: e.views, Limiter: e.limiter, Meter: e.ingest.meter, KeyUse: e.ingest.keyUse, TrustedProxies: config.TrustedProxies})
 	config.Intake.Gate, config.Intake.Buffer = e.gate, e.ingest.buffer
 	if e.intake, err = intake.New(config.Intake); err != nil {
-		return nil, err
+		return err
 	}
 	e.relay, err = relay.New(relay.Config{WritePlane: config.WritePlane, ClientIP: e.gate.ClientIP, Log: config.Log})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if e.centre, err = pulse.NewCentre(config.WritePlane); err != nil {
-		return nil, err
+		return err
 	}
 	e.pulse = pulse.New(pulse.Config{Gate: e.gate, Partial: e.centre.Partial, Log: config.Log})
 	e.handshake = handshake.New(e.gate, pulse.Tag)
 	e.ofrep = ofrep.New(e.gate, ofrep.Config{PublicURL: config.PublicURL})
 	e.stream = stream.New(e.gate, e.views, stream.Config{})
-	return e, nil
+	return nil
 }
 
 // Addr is where everybody is served.
