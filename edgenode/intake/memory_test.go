@@ -15,80 +15,94 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
+// takers ask a memory for parts of it, all for one project, in a bubble of synctest.
+type takers struct {
+	t      *testing.T
+	memory memory
+	done   chan string // what became of ask
+
+	mu   sync.Mutex
+	held []*claim
+}
+
+func (k *takers) take(n int64, patience time.Duration, stop <-chan struct{}) bool {
+	c := newClaim(n, "one project", netip.Addr{}, func() { k.t.Error("nobody holds more than anybody") })
+	taken := k.memory.take(c, patience, stop)
+	if taken {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.held = append(k.held, c)
+	}
+	return taken
+}
+
+// give gives a part of n bytes back.
+func (k *takers) give(n int64) {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.held, func(c *claim) bool { return c.n == n })
+	k.memory.give(k.held[i])
+	k.held = slices.Delete(k.held, i, i+1)
+}
+
+// ask takes beside the test, and says its name when it has, or not.
+func (k *takers) ask(name string, n int64, patience time.Duration, stop chan struct{}) {
+	go func() {
+		if k.take(n, patience, stop) {
+			k.done <- name
+		} else {
+			k.done <- "not " + name
+		}
+	}()
+	synctest.Wait()
+}
+
+// want checks who has said something since it was asked last.
+func (k *takers) want(names ...string) {
+	k.t.Helper()
+	synctest.Wait()
+	var got []string
+	for len(k.done) > 0 {
+		got = append(got, <-k.done)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, names) {
+		k.t.Errorf("%q, want %q", got, names)
+	}
+}
+
 func TestMemoryIsGivenInTheOrderOfAsking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := memory{limit: 10, press: pressAfter}
-		var mu sync.Mutex // guards held
-		var held []*claim
-		take := func(n int64, patience time.Duration, stop <-chan struct{}) bool {
-			c := newClaim(n, "one project", netip.Addr{}, func() { t.Error("nobody holds more than anybody") })
-			taken := m.take(c, patience, stop)
-			if taken {
-				mu.Lock()
-				defer mu.Unlock()
-				held = append(held, c)
-			}
-			return taken
-		}
-		if !take(7, 0, nil) || !take(2, 0, nil) || !take(1, 0, nil) || take(1, 0, nil) || take(11, time.Hour, nil) {
+		k := &takers{t: t, memory: memory{limit: 10, press: pressAfter}, done: make(chan string, 10)}
+		if !k.take(7, 0, nil) || !k.take(2, 0, nil) || !k.take(1, 0, nil) || k.take(1, 0, nil) || k.take(11, time.Hour, nil) {
 			t.Fatal("more was given than there is, or less")
 		}
-		give := func(n int64) {
-			t.Helper()
-			mu.Lock()
-			defer mu.Unlock()
-			i := slices.IndexFunc(held, func(c *claim) bool { return c.n == n })
-			m.give(held[i])
-			held = slices.Delete(held, i, i+1)
-		}
-		done := make(chan string, 10)
-		ask := func(name string, n int64, patience time.Duration, stop chan struct{}) {
-			go func() {
-				if take(n, patience, stop) {
-					done <- name
-				} else {
-					done <- "not " + name
-				}
-			}()
-			synctest.Wait()
-		}
-		want := func(names ...string) {
-			t.Helper()
-			synctest.Wait()
-			var got []string
-			for len(done) > 0 {
-				got = append(got, <-done)
-			}
-			slices.Sort(got)
-			if !slices.Equal(got, names) {
-				t.Errorf("%q, want %q", got, names)
-			}
-		}
-		ask("first", 6, 5*time.Second, nil)
-		ask("large", 8, time.Minute, nil)
-		ask("small", 2, time.Minute, nil)
+		k.ask("first", 6, 5*time.Second, nil)
+		k.ask("large", 8, time.Minute, nil)
+		k.ask("small", 2, time.Minute, nil)
 		stopped := make(chan struct{})
-		ask("stopped", 1, time.Minute, stopped)
-		give(7) // enough for three of the four, but nobody overtakes
-		want("first")
+		k.ask("stopped", 1, time.Minute, stopped)
+		k.give(7) // enough for three of the four, but nobody overtakes
+		k.want("first")
 		close(stopped)
-		want("not stopped")
-		give(6)
-		want()
-		give(1)
-		want("large")
-		give(2)
-		want("small")
-		ask("late", 4, 5*time.Second, nil)
-		ask("behind it", 0, time.Minute, nil) // needs nothing, and waits nevertheless
-		want()
+		k.want("not stopped")
+		k.give(6)
+		k.want()
+		k.give(1)
+		k.want("large")
+		k.give(2)
+		k.want("small")
+		k.ask("late", 4, 5*time.Second, nil)
+		k.ask("behind it", 0, time.Minute, nil) // needs nothing, and waits nevertheless
+		k.want()
 		time.Sleep(6 * time.Second)
-		want("behind it", "not late")
-		give(8)
-		give(2)
-		give(0)
-		if m.inUse() != 0 || len(m.line)+len(m.held)+len(m.shares) != 0 {
+		k.want("behind it", "not late")
+		k.give(8)
+		k.give(2)
+		k.give(0)
+		if m := &k.memory; m.inUse() != 0 || len(m.line)+len(m.held)+len(m.shares) != 0 {
 			t.Errorf("%d in use, %d in line, %d hold, %d shares", m.inUse(), len(m.line), len(m.held), len(m.shares))
 		}
 	})
