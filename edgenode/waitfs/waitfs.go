@@ -2,7 +2,7 @@
 //
 // Pebble ends its process when its log cannot be written, and a table that cannot be
 // written it tries again at once and without end, on all of a processor. Neither helps a
-// full disk: its space comes back by what others do.
+// full disk: its space comes back by what others do (docs/decisions/0405).
 //
 // It promises: what the disk refuses for want of space (or of quota) is tried again ten
 // times a second, from where it stopped, until it gets through or GiveUp is called; all
