@@ -11,7 +11,7 @@ ARGS    ?=
 PKG     ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test check format-check vet staticcheck layout bench clean postgres compiler node debugtools
+.PHONY: help up build test check format-check vet staticcheck layout portable bench clean postgres compiler node debugtools
 
 help: ## explain the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ staticcheck: ## staticcheck, at the version go.mod names
 
 layout: ## the architecture's arrows and the house rules
 	$(GO) test ./pkg/layout
+
+portable: ## see whether everything compiles for macOS, tests included
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./...
 
 bench: postgres build ## run one short load scenario (ARGS="--help" for more)
 	@exec $(BIN) bench $(ARGS)

@@ -20,8 +20,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Process is a child of the benchmark.
@@ -81,26 +79,6 @@ func Start(ctx context.Context, c Config) (*Process, error) {
 		}
 	}
 	return p, nil
-}
-
-// Pin ties a process's threads to a core. Threads made later inherit it.
-func Pin(pid, core int) error {
-	var set unix.CPUSet
-	set.Set(core)
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return fmt.Errorf("pin process %d: %w", pid, err)
-	}
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(task.Name())
-		if err != nil {
-			continue
-		}
-		if err := unix.SchedSetaffinity(tid, &set); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("pin process %d to core %d: %w", pid, core, err)
-		}
-	}
-	return nil
 }
 
 // PID is the process's id.

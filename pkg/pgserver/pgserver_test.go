@@ -223,7 +223,7 @@ func TestStartEndsASurvivingPostmaster(t *testing.T) {
 		args = append(args, "-c", set)
 	}
 	survivor := c.command(context.Background(), "postgres", args, files)
-	survivor.SysProcAttr.Pdeathsig = 0
+	survivor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: survivor.SysProcAttr.Credential} // it does not end with us
 	if err := survivor.Start(); err != nil {
 		t.Fatal(err)
 	}

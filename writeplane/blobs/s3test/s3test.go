@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -65,7 +64,7 @@ func New(t *testing.T) string {
 	_ = listener.Close()
 
 	server := exec.Command(binary, "--port", address, "--access", s3User, "--secret", s3Secret, "--region", "us-east-1", "--quiet", "posix", "--sidecar", t.TempDir(), t.TempDir())
-	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	server.SysProcAttr = endsWithParent()
 	server.Stderr = os.Stderr
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
