@@ -18,7 +18,15 @@ import (
 	"skerry/writeplane/postgres"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, postgres.Migrate) }
+func TestMain(m *testing.M) {
+	// Whoever runs the tests may have settings of their own in their environment.
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "SKERRY_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	pgtest.Main(m, postgres.Migrate)
+}
 
 // skerry runs one command line.
 func skerry(t *testing.T, args ...string) (code int, out, errs string) {
