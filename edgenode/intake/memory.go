@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"skerry/edgenode/parties"
 )
 
 // memory is the budget of all requests together. Who finds too little left waits in line:
@@ -26,7 +28,7 @@ type memory struct {
 	mu       sync.Mutex
 	used     int64 // taken and not given back
 	yielding int64 // of that, what will be given back by those that had to yield
-	shares   map[party]*share
+	shares   map[parties.Party]*share
 	line     []*claim  // oldest first
 	held     []*claim  // that have their part and need not yield
 	pressed  time.Time // when somebody last had to; zero: never
@@ -39,12 +41,6 @@ const (
 	shyFor = time.Minute
 )
 
-// party is a project or an address; the other member is its zero.
-type party struct {
-	project string
-	address netip.Addr
-}
-
 // share is what a party has.
 type share struct {
 	held   int64 // bytes, without those of claims that had to yield
@@ -54,7 +50,7 @@ type share struct {
 // claim is a request's part of the memory. It is made by newClaim, and used once.
 type claim struct {
 	n       int64
-	parties [2]party
+	parties [2]parties.Party
 	yield   func()       // ends the reading of the request's body
 	come    atomic.Int64 // bytes of the body since the memory was taken
 
@@ -68,29 +64,24 @@ type claim struct {
 // under a lock, when the memory has to be given back before the request is done; it must
 // not wait.
 func newClaim(n int64, project string, address netip.Addr, yield func()) *claim {
-	return &claim{n: n, parties: [2]party{{project: project}, {address: address}}, yield: yield, taken: make(chan struct{})}
+	return &claim{n: n, parties: parties.Of(project, address), yield: yield, taken: make(chan struct{})}
+}
+
+// holding is what the claim has or wants, beside what its project and its address hold.
+func (c *claim) holding() parties.Holding {
+	return parties.Holding{Of: c.parties, Held: [2]int64{c.shares[0].held, c.shares[1].held}, N: c.n}
 }
 
 // load is what the claim's project and its address hold.
-func (c *claim) load() int64 { return c.shares[0].held + c.shares[1].held }
+func (c *claim) load() int64 { return c.holding().Load() }
 
 // pace is how fast the claim's body has come, in bytes per second.
 func (c *claim) pace(now time.Time) float64 {
 	return float64(c.come.Load()) / now.Sub(c.since).Seconds()
 }
 
-// evens tells whether c would still hold no more than v when v has yielded to it. A
-// project or an address that both share makes no difference.
-func (c *claim) evens(v *claim) bool {
-	differ, more := false, int64(0)
-	for i := range c.shares {
-		if c.shares[i] != v.shares[i] {
-			differ = true
-			more += v.shares[i].held - v.n - c.shares[i].held - c.n
-		}
-	}
-	return differ && more >= 0
-}
+// evens tells whether c would still hold no more than v when v has yielded to it.
+func (c *claim) evens(v *claim) bool { return parties.Evens(c.holding(), v.holding()) }
 
 // take takes a claim's bytes, for which it waits at most for the patience and until stop.
 func (m *memory) take(c *claim, patience time.Duration, stop <-chan struct{}) bool {
@@ -241,7 +232,7 @@ func (m *memory) releaseLocked(c *claim) {
 // joinLocked finds the claim's shares, or makes them.
 func (m *memory) joinLocked(c *claim) {
 	if m.shares == nil {
-		m.shares = map[party]*share{}
+		m.shares = map[parties.Party]*share{}
 	}
 	for i, p := range c.parties {
 		s := m.shares[p]

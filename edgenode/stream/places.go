@@ -1,15 +1,6 @@
 package stream
 
-import "net/netip"
-
-// party is a project or a client's address; the other member is its zero. A key that stands
-// in web pages is everybody's, and one client may open as many streams as it has ports: so
-// when all places are taken, who has many of them gives one up to who has few. Nobody is
-// kept from having all while nobody else wants one.
-type party struct {
-	project string
-	address netip.Addr
-}
+import "skerry/edgenode/parties"
 
 // placeLocked tells whether there is a place for a new stream, and whose that is when all
 // are taken: of a few open streams the one whose parties have most, if those would still
@@ -28,22 +19,14 @@ func (m *Module) placeLocked(s *stream) (whose *stream, ok bool) {
 			break
 		}
 	}
-	return whose, whose != nil && m.evensLocked(s, whose)
+	return whose, whose != nil && parties.Evens(m.holdingLocked(s), m.holdingLocked(whose))
 }
 
-func (m *Module) loadLocked(s *stream) int { return m.held[s.of[0]] + m.held[s.of[1]] }
+func (m *Module) loadLocked(s *stream) int64 { return m.holdingLocked(s).Load() }
 
-// evensLocked tells whether the new stream's parties would have no more places than the
-// other's, when that has given its own up. A party of both is no difference.
-func (m *Module) evensLocked(s, other *stream) bool {
-	differ, more := false, 0
-	for i := range s.of {
-		if s.of[i] != other.of[i] {
-			differ = true
-			more += m.held[other.of[i]] - 1 - m.held[s.of[i]] - 1
-		}
-	}
-	return differ && more >= 0
+// holdingLocked is a stream's place, beside the places that its parties have.
+func (m *Module) holdingLocked(s *stream) parties.Holding {
+	return parties.Holding{Of: s.of, Held: [2]int64{m.held[s.of[0]], m.held[s.of[1]]}, N: 1}
 }
 
 // countLocked notes a stream among the open ones.

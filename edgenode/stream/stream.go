@@ -27,6 +27,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"skerry/edgenode/gate"
+	"skerry/edgenode/parties"
 	"skerry/edgenode/view"
 	"skerry/pkg/serve"
 	"skerry/replication"
@@ -66,15 +67,15 @@ type Module struct {
 	mu      sync.Mutex
 	closing bool
 	open    map[*stream]struct{}
-	held    map[party]int // how many of open each has
-	refused uint64        // for want of room
-	warned  time.Time     // when the log was last told of that
+	held    map[parties.Party]int64 // how many of open each has
+	refused uint64                  // for want of room
+	warned  time.Time               // when the log was last told of that
 	running sync.WaitGroup
 }
 
 // New returns the module. Its streams need Run.
 func New(g *gate.Gate, views *view.Store, config Config) *Module {
-	return &Module{gate: g, views: views, config: config.withDefaults(), open: map[*stream]struct{}{}, held: map[party]int{}}
+	return &Module{gate: g, views: views, config: config.withDefaults(), open: map[*stream]struct{}{}, held: map[parties.Party]int64{}}
 }
 
 // Stats are the streams of this process.
@@ -131,7 +132,7 @@ func (m *Module) endRevoked() {
 type stream struct {
 	m     *Module
 	key   view.Key
-	of    [2]party
+	of    [2]parties.Party
 	since string // Last-Event-ID: the revision up to which the client has heard
 	sub   *view.Subscription
 	ended chan struct{}
@@ -152,7 +153,7 @@ func (m *Module) Serve(ctx *fasthttp.RequestCtx) {
 		h.SetContentType("text/event-stream")
 		return
 	}
-	s := &stream{m: m, key: pass.Key, of: [2]party{{project: pass.Key.ProjectID}, {address: m.gate.ClientIP(ctx)}},
+	s := &stream{m: m, key: pass.Key, of: parties.Of(pass.Key.ProjectID, m.gate.ClientIP(ctx)),
 		since: string(ctx.Request.Header.Peek("Last-Event-ID")), ended: make(chan struct{})}
 	if !m.mayOpen(s) {
 		h.SetContentType("application/json")
