@@ -88,6 +88,12 @@ type body struct {
 	plain  int64     // decoded bytes
 }
 
+// How a body is decoded.
+const (
+	inPieces = false
+	asOne    = true
+)
+
 // scope is for whom a body is read, and how.
 type scope struct {
 	project string

@@ -30,7 +30,7 @@ func (m *Module) Crash(ctx *fasthttp.RequestCtx, _ []byte) {
 	}
 	w := m.works.Get().(*work)
 	defer w.end()
-	if err := w.begin(ctx, &pass, true); err != nil {
+	if err := w.begin(ctx, &pass, asOne); err != nil {
 		m.fail(ctx, err)
 		return
 	}

@@ -160,7 +160,7 @@ func (m *Module) take(ctx *fasthttp.RequestCtx, family *gate.Family, read func(*
 func (m *Module) store(ctx *fasthttp.RequestCtx, pass *gate.Pass, read func(*work) (event.Counts, error)) (counts event.Counts, stored buffer.Pending, err error) {
 	w := m.works.Get().(*work)
 	defer w.end()
-	if err = w.begin(ctx, pass, false); err != nil {
+	if err = w.begin(ctx, pass, inPieces); err != nil {
 		return counts, stored, err
 	}
 	if counts, err = read(w); err == nil && counts.Accepted() > 0 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"skerry/pkg/dial/dialtest"
 )
 
 func TestConnectionsGiveUpAMachineThatIsGone(t *testing.T) {
@@ -20,21 +20,11 @@ func TestConnectionsGiveUpAMachineThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
+	unconfirmed, silent := dialtest.Limits(t, conn)
+	if unconfirmed != 8*time.Second {
+		t.Errorf("bytes may stay unconfirmed for %s", unconfirmed)
 	}
-	option := func(name int) (value int) {
-		err := raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, name) })
-		if err != nil {
-			t.Error(err)
-		}
-		return value
-	}
-	if ms := option(unix.TCP_USER_TIMEOUT); ms != 8000 {
-		t.Errorf("bytes may stay unconfirmed for %d ms", ms)
-	}
-	if s := option(unix.TCP_KEEPIDLE) + option(unix.TCP_KEEPCNT)*option(unix.TCP_KEEPINTVL); s != 8 {
-		t.Errorf("a silent machine is noticed after %d s", s)
+	if silent != 8*time.Second {
+		t.Errorf("a silent machine is noticed after %s", silent)
 	}
 }

@@ -22,6 +22,15 @@ func load(text string) error {
 	return document.Validate(loader.Context)
 }
 
+func parsed(t *testing.T) *openapi3.T {
+	t.Helper()
+	document, err := openapi3.NewLoader().LoadFromData([]byte(openapi.Document()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
 // Validate also holds every example against its schema.
 func TestDocumentIsOpenAPI(t *testing.T) {
 	t.Parallel()
@@ -33,10 +42,7 @@ func TestDocumentIsOpenAPI(t *testing.T) {
 // An example says more to a newcomer than a schema. One for each body is enough.
 func TestEveryJSONBodyOfClientsHasAnExample(t *testing.T) {
 	t.Parallel()
-	document, err := openapi3.NewLoader().LoadFromData([]byte(openapi.Document()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := parsed(t)
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
 			if operation.RequestBody == nil || strings.HasPrefix(path, "/internal/") {
@@ -117,10 +123,7 @@ func TestSchemasOfAnswersAreClosed(t *testing.T) {
 // A default response would hide a status that nobody described.
 func TestEveryStatusIsNamed(t *testing.T) {
 	t.Parallel()
-	document, err := openapi3.NewLoader().LoadFromData([]byte(openapi.Document()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := parsed(t)
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
 			if operation.Responses.Default() != nil {

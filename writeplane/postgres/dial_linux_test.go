@@ -1,12 +1,10 @@
 package postgres_test
 
 import (
-	"net"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"skerry/pkg/dial/dialtest"
 	"skerry/writeplane/postgres"
 	"skerry/writeplane/postgres/dbtest"
 )
@@ -25,21 +23,11 @@ func TestConnectionsGiveUpAServerThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	raw, err := conn.Conn().PgConn().Conn().(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
+	unconfirmed, silent := dialtest.Limits(t, conn.Conn().PgConn().Conn())
+	if unconfirmed <= 0 || unconfirmed > time.Minute {
+		t.Errorf("bytes may stay unconfirmed for %s", unconfirmed)
 	}
-	option := func(name int) (value int) {
-		err := raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, name) })
-		if err != nil {
-			t.Error(err)
-		}
-		return value
-	}
-	if ms := option(unix.TCP_USER_TIMEOUT); ms <= 0 || ms > int(time.Minute.Milliseconds()) {
-		t.Errorf("bytes may stay unconfirmed for %d ms", ms)
-	}
-	if s := option(unix.TCP_KEEPIDLE) + option(unix.TCP_KEEPCNT)*option(unix.TCP_KEEPINTVL); s > 60 {
-		t.Errorf("a silent machine is noticed after %d s", s)
+	if silent > time.Minute {
+		t.Errorf("a silent machine is noticed after %s", silent)
 	}
 }
